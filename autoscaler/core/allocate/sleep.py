@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.types import SleepOrders, TickInput
-from autoscaler.core.observe.wake_ups import PodSleep, is_managed, is_overdue
 from autoscaler.core.observe.workloads import Observed
+from autoscaler.core.starts.wake_ups import PodSleep, is_managed, is_overdue
 from autoscaler.core.table import sliding_window
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, Transient, or_zero, replace
 from autoscaler.core.table.sliding_window import SlidingWindow

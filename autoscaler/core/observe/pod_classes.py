@@ -11,8 +11,8 @@ from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.model.types import TickInput
-from autoscaler.core.observe import cold_start
-from autoscaler.core.observe.cold_start import ColdStarts
+from autoscaler.core.starts import cold_start
+from autoscaler.core.starts.cold_start import ColdStarts
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.core.table.groupby import GroupBy
 

@@ -21,7 +21,6 @@ from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.observe import (
     answer_lengths,
     arrivals,
-    cold_start,
     draining,
     flaps,
     freshness,
@@ -32,26 +31,25 @@ from autoscaler.core.observe import (
     pending,
     queue_outliers,
     standstill,
-    starts,
-    wake_ups,
 )
 from autoscaler.core.observe.answer_lengths import AnswerLengths
 from autoscaler.core.observe.arrivals import Arrivals
-from autoscaler.core.observe.cold_start import ColdStarts
 from autoscaler.core.observe.flaps import Flaps
 from autoscaler.core.observe.freshness import Freshness
-from autoscaler.core.observe.ledger import Ledger
-from autoscaler.core.observe.link_leads import find_leads
 from autoscaler.core.observe.pending import Claims, PendingHistory
 from autoscaler.core.observe.pod_classes import Pods, classify
 from autoscaler.core.observe.queue_outliers import QueueOutliers
 from autoscaler.core.observe.standstill import Standstill
-from autoscaler.core.observe.wake_ups import PodSleep, WakeUps
 from autoscaler.core.readings import pod_deltas, progress
 from autoscaler.core.readings import rates as counter_rates
 from autoscaler.core.readings.pod_deltas import RATED, PodDeltas, PodReadings
 from autoscaler.core.readings.progress import Progress
 from autoscaler.core.readings.rates import Rates
+from autoscaler.core.starts import cold_start, starts, wake_ups
+from autoscaler.core.starts.cold_start import ColdStarts
+from autoscaler.core.starts.ledger import Ledger
+from autoscaler.core.starts.link_leads import find_leads
+from autoscaler.core.starts.wake_ups import PodSleep, WakeUps
 from autoscaler.core.table.columns import (
     BoolColumn,
     Columns,

@@ -18,7 +18,7 @@ import numpy as np
 
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.observe.arrivals import Arrivals
-from autoscaler.core.observe.wake_ups import first_start_s
+from autoscaler.core.starts.wake_ups import first_start_s
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, or_zero, replace
 
 TIMEOUTS_S = 60 * np.array([2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 90.0, 180.0, 480.0])

@@ -14,7 +14,6 @@ from autoscaler.core.model.chain import Link
 from autoscaler.core.model.phases import NOT_STARTING
 from autoscaler.core.model.types import Observation, Plan, Recommendation, Signal, TickInput
 from autoscaler.core.observe import draining, load
-from autoscaler.core.observe.wake_ups import is_managed
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.planner.plan import make_plan
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts, compute_wake_up_share, update_idle_timeouts
@@ -22,6 +21,7 @@ from autoscaler.core.planner.select import StrategyState, update_strategies
 from autoscaler.core.planner.state import PHASES, PlannerState, find_phase
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
 from autoscaler.core.readings.pod_deltas import MAX_INTERVAL_S, PodReadings
+from autoscaler.core.starts.wake_ups import is_managed
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, TimestampColumn, moved, or_zero, replace
 from autoscaler.core.table.groupby import GroupBy
 

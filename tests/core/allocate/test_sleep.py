@@ -9,7 +9,7 @@ import pytest
 from autoscaler.core.allocate.sleep import IDLE_S, order
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.types import Decision, Stage
-from autoscaler.core.observe.wake_ups import PodSleep, is_overdue
+from autoscaler.core.starts.wake_ups import PodSleep, is_overdue
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.world import fleet, spec, world

@@ -11,7 +11,7 @@ from autoscaler.core.model.fleet import Fleet, NodeGroup, NodeGroups, Obstacles,
 from autoscaler.core.model.phases import NOT_STARTING, Phase, PodStarts
 from autoscaler.core.model.types import Decision
 from autoscaler.core.model.weights import PodCache, WeightPlaces, Weights
-from autoscaler.core.observe.starts import REQUESTED_NODE_S
+from autoscaler.core.starts.starts import REQUESTED_NODE_S
 from autoscaler.core.state import Memory
 from tests.core.world import Story, fleet, spec
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from autoscaler.core.model.phases import PHASES, Phase
 from autoscaler.core.model.weights import PodCache
-from autoscaler.core.observe.start_prior import IMAGE_THERE, PRIOR_SPREAD, SLOTS, WEIGHTS_ABSENT, WEIGHTS_HELD, Prior
+from autoscaler.core.starts.start_prior import IMAGE_THERE, PRIOR_SPREAD, SLOTS, WEIGHTS_ABSENT, WEIGHTS_HELD, Prior
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, Transient, or_zero, replace
 
 Float32Column = npt.NDArray[np.float32]

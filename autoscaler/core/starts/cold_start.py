@@ -13,8 +13,8 @@ import numpy as np
 from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.types import TickInput
-from autoscaler.core.observe import starts
-from autoscaler.core.observe.ledger import Ledger
+from autoscaler.core.starts import starts
+from autoscaler.core.starts.ledger import Ledger
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, clip, or_zero
 from autoscaler.core.table.groupby import GroupBy
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from autoscaler.core.observe.cold_start import LONGEST_COLD_START_S
+from autoscaler.core.starts.cold_start import LONGEST_COLD_START_S
 from tests.core.world import Story, fleet, observe_first, spec
 
 

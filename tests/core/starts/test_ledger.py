@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from autoscaler.core.model.phases import PHASES, Phase
 from autoscaler.core.model.weights import PodCache
-from autoscaler.core.observe.ledger import ENTRIES, Ledger, select, split
-from autoscaler.core.observe.start_prior import SLOTS, WEIGHTS_ABSENT, WEIGHTS_HELD, Prior, expect
+from autoscaler.core.starts.ledger import ENTRIES, Ledger, select, split
+from autoscaler.core.starts.start_prior import SLOTS, WEIGHTS_ABSENT, WEIGHTS_HELD, Prior, expect
 from tests.core.world import fleet
 
 ROW = np.array([0])

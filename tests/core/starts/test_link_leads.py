@@ -9,8 +9,8 @@ from autoscaler.core.model.chain import Link
 from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.types import Observation
 from autoscaler.core.model.weights import PodCache
-from autoscaler.core.observe.cold_start import ColdStarts
-from autoscaler.core.observe.link_leads import find_leads
+from autoscaler.core.starts.cold_start import ColdStarts
+from autoscaler.core.starts.link_leads import find_leads
 from tests.core.world import fleet, spec, world
 
 UNKNOWN, ABSENT, HELD = PodCache.UNKNOWN, PodCache.ABSENT, PodCache.HELD

@@ -15,9 +15,9 @@ from autoscaler.core.model.fleet import Fleet, NodeGroup, PendingCause
 from autoscaler.core.model.phases import NOT_STARTING, PHASES, SKEW_S, Phase, PodStarts, Starts
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.model.weights import PodCache
-from autoscaler.core.observe.ledger import ON_OLD_NODE, TOTAL, Ledger, select, split
-from autoscaler.core.observe.start_prior import SLOTS, WEIGHTS_ABSENT, WEIGHTS_HELD, expect, identity
 from autoscaler.core.readings.pod_deltas import PodDeltas
+from autoscaler.core.starts.ledger import ON_OLD_NODE, TOTAL, Ledger, select, split
+from autoscaler.core.starts.start_prior import SLOTS, WEIGHTS_ABSENT, WEIGHTS_HELD, expect, identity
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 YOUNG_NODE_S = 600.0  # a node that was created this long before a pod may still be coming up

@@ -8,7 +8,7 @@ from autoscaler.core.model.chain import Link
 from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.model.weights import PodCache
-from autoscaler.core.observe.cold_start import ColdStarts
+from autoscaler.core.starts.cold_start import ColdStarts
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 
 
