@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.allocate.placing import Limit, take
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.placement import Placement
 from autoscaler.core.model.spec import Spec
-from autoscaler.core.model.tenants import TenantLimit, fit_replicas, place_tenants
+from autoscaler.core.supply.placement import Placement
+from autoscaler.core.supply.placing import Limit, take
+from autoscaler.core.supply.tenants import TenantLimit, fit_replicas, place_tenants
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
 

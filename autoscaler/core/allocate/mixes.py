@@ -14,10 +14,10 @@ import numpy as np
 from autoscaler.core.allocate import retries, variants
 from autoscaler.core.allocate.retries import Failures
 from autoscaler.core.model.fleet import WITHOUT_ROOM, Fleet
-from autoscaler.core.model.tenants import fit_replicas, place_tenants
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.observe.pending import count_pending_replicas, count_pods, count_undecided
 from autoscaler.core.observe.workloads import Observed
+from autoscaler.core.supply.tenants import fit_replicas, place_tenants
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 
 MAX_INTERVAL_S = 60.0

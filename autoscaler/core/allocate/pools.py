@@ -15,15 +15,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoscaler.core.allocate.placing import Limit, OnNodes, take
 from autoscaler.core.allocate.slots import Requests, Slots, order
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.nodes import Places, list_places
-from autoscaler.core.model.placement import ROUNDING_GPUS
-from autoscaler.core.model.running import PartsOnRows, Running, count_confined, list_running, sum_gpus
 from autoscaler.core.model.spec import Spec
-from autoscaler.core.model.tenants import Nominal, TenantLimit, fit_replicas, nominal_gpus, place_tenants
 from autoscaler.core.observe.pending import Claims, has_gpus
+from autoscaler.core.supply.nodes import Places, list_places
+from autoscaler.core.supply.placement import ROUNDING_GPUS
+from autoscaler.core.supply.placing import Limit, OnNodes, take
+from autoscaler.core.supply.running import PartsOnRows, Running, count_confined, list_running, sum_gpus
+from autoscaler.core.supply.tenants import Nominal, TenantLimit, fit_replicas, nominal_gpus, place_tenants
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
 RECLAIM_RATIO = 30.0

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.model.placement import ROUNDING_GPUS
-from autoscaler.core.model.running import Running
-from autoscaler.core.model.tenants import Nominal
+from autoscaler.core.supply.placement import ROUNDING_GPUS
+from autoscaler.core.supply.running import Running
+from autoscaler.core.supply.tenants import Nominal
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 HEADROOM = 2

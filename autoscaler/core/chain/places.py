@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.allocate.further import Further, admit
-from autoscaler.core.allocate.placing import Limit, take
 from autoscaler.core.model.fleet import Fleet, NodeGroups
-from autoscaler.core.model.nodes import list_places
-from autoscaler.core.model.running import list_running, sum_gpus
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.observe.pending import has_gpus
+from autoscaler.core.supply.nodes import list_places
+from autoscaler.core.supply.placing import Limit, take
+from autoscaler.core.supply.running import list_running, sum_gpus
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 
 MOST_EACH = 100

@@ -11,9 +11,9 @@ import numpy as np
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.quotas import Quotas
-from autoscaler.core.model.tenants import find_tenants, place_tenants
 from autoscaler.core.model.types import Stage
 from autoscaler.core.observe.pending import has_full_quota
+from autoscaler.core.supply.tenants import find_tenants, place_tenants
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
 MOST_NAMED = 4

@@ -11,14 +11,14 @@ from autoscaler.core.explain import guarantees, pairs, pods, quotas
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.fleet import Pool
-from autoscaler.core.model.nodes import list_places
-from autoscaler.core.model.running import list_running, sum_gpus
 from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.observe import load
 from autoscaler.core.observe.freshness import oldest_view_s
 from autoscaler.core.observe.pending import count_pending_replicas, fits_nowhere, has_gpus
 from autoscaler.core.readings.progress import UNTRUSTED_S
 from autoscaler.core.stabilize import carry
+from autoscaler.core.supply.nodes import list_places
+from autoscaler.core.supply.running import list_running, sum_gpus
 from autoscaler.core.table.columns import or_zero
 
 MOST_POOLS_NAMED = 4

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.fleet import CRASHING, QUEUED, WITHOUT_ROOM, Fleet, PendingCause, PendingClass
-from autoscaler.core.model.nodes import Places, list_places
-from autoscaler.core.model.running import list_running, sum_gpus
-from autoscaler.core.model.tenants import place_tenants
 from autoscaler.core.model.types import Observation, TickInput
+from autoscaler.core.supply.nodes import Places, list_places
+from autoscaler.core.supply.running import list_running, sum_gpus
+from autoscaler.core.supply.tenants import place_tenants
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, or_zero
 
 MISSING_S = 10.0

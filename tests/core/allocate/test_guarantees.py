@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.allocate.slots import Requests, order
-from autoscaler.core.model.running import Running
-from autoscaler.core.model.tenants import Nominal
+from autoscaler.core.supply.running import Running
+from autoscaler.core.supply.tenants import Nominal
 
 
 def requests(rows: int, **columns: object) -> Requests:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from autoscaler.core.allocate import pools
 from autoscaler.core.allocate.slots import Requests, order
-from autoscaler.core.model.running import Running
-from autoscaler.core.model.tenants import place_tenants
 from autoscaler.core.observe.pending import Claims
+from autoscaler.core.supply.running import Running
+from autoscaler.core.supply.tenants import place_tenants
 from tests.core.explain.stories import ExplainedStory
 from tests.core.world import fleet, node_groups, quotas, spec
 

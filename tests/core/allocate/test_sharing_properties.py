@@ -13,12 +13,12 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from autoscaler.core.allocate import pools
-from autoscaler.core.allocate.placing import Limit, take
 from autoscaler.core.allocate.slots import Requests, order
 from autoscaler.core.model.fleet import NodeGroups
-from autoscaler.core.model.placement import Placement
-from autoscaler.core.model.running import Running
 from autoscaler.core.observe.pending import Claims
+from autoscaler.core.supply.placement import Placement
+from autoscaler.core.supply.placing import Limit, take
+from autoscaler.core.supply.running import Running
 from tests.core.world import fleet, node_groups, spec
 
 pytestmark = pytest.mark.slow

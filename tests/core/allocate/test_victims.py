@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core.allocate.victims import Serving, find_victims, order
 from autoscaler.core.model.fleet import NodeGroup, NodeGroups, PendingCause, Pod, Pool
-from tests.core.allocate.test_running import X, Y, cluster
+from tests.core.supply.test_running import X, Y, cluster
 from tests.core.world import fleet, spec, world
 
 NOW_S = 1000.0

@@ -12,8 +12,8 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.packing import pack
-from autoscaler.core.model.placement import ROUNDING_GPUS, Placement
+from autoscaler.core.supply.packing import pack
+from autoscaler.core.supply.placement import ROUNDING_GPUS, Placement
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 MOST_PLACES = 2000

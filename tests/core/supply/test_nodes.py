@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core.allocate.victims import find_victims
 from autoscaler.core.model.fleet import Pod
-from tests.core.allocate.test_running import on_nodes, pack, share
+from tests.core.supply.test_running import on_nodes, pack, share
 from tests.core.world import spec, world
 
 RANKS = {"priority": [900.0, 100.0]}

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.model.placement import ROUNDING_GPUS, Placement
 from autoscaler.core.model.quotas import Quotas
+from autoscaler.core.supply.placement import ROUNDING_GPUS, Placement
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from autoscaler.core.allocate import pools
 from autoscaler.core.allocate.victims import find_victims
 from autoscaler.core.model.fleet import PendingCause, Pod, PodPart
-from autoscaler.core.model.nodes import list_places
-from autoscaler.core.model.running import Running, sum_gpus
 from autoscaler.core.observe.pending import Claims
-from tests.core.allocate.test_running import share
+from autoscaler.core.supply.nodes import list_places
+from autoscaler.core.supply.running import Running, sum_gpus
+from tests.core.supply.test_running import share
 from tests.core.world import fleet, node_groups, spec, world
 
 

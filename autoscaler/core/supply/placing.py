@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.model.nodes import Places
-from autoscaler.core.model.placement import ROUNDING_GPUS, Placement
-from autoscaler.core.model.running import PartsOnRows
+from autoscaler.core.supply.nodes import Places
+from autoscaler.core.supply.placement import ROUNDING_GPUS, Placement
+from autoscaler.core.supply.running import PartsOnRows
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 AT_ONCE = 4096

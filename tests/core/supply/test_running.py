@@ -14,8 +14,8 @@ from scipy.sparse.csgraph import maximum_flow
 from autoscaler.core.allocate import pools
 from autoscaler.core.allocate.victims import find_victims
 from autoscaler.core.model.fleet import Pod
-from autoscaler.core.model.running import list_running
 from autoscaler.core.observe.pending import Claims, has_gpus
+from autoscaler.core.supply.running import list_running
 from tests.core.world import fleet, node_groups, spec, world
 
 X, Y = 0, 1

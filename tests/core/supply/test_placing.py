@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
-from autoscaler.core.allocate.placing import AT_ONCE, Limit, take
-from autoscaler.core.model.nodes import NodePlacement, Nodes
-from autoscaler.core.model.placement import Placement
+from autoscaler.core.supply.nodes import NodePlacement, Nodes
+from autoscaler.core.supply.placement import Placement
+from autoscaler.core.supply.placing import AT_ONCE, Limit, take
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.nodes import Places
-from autoscaler.core.model.placement import ROUNDING_GPUS
+from autoscaler.core.supply.nodes import Places
+from autoscaler.core.supply.placement import ROUNDING_GPUS
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 ANY = -1

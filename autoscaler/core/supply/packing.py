@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoscaler.core.model.placement import ROUNDING_GPUS, Placement
+from autoscaler.core.supply.placement import ROUNDING_GPUS, Placement
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 
