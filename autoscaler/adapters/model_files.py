@@ -19,8 +19,8 @@ import msgspec
 
 from autoscaler.config.check.fit import ModelFiles, possible_size, read_total_size, weights_of_files
 from autoscaler.config.findings import UNREADABLE, shown
+from autoscaler.config.fit import Range
 from autoscaler.config.weights.source import ModelSource
-from autoscaler.core.model.memory import Range
 from autoscaler.ports import Clock
 
 HUB = "https://huggingface.co"

@@ -18,11 +18,11 @@ from autoscaler.config.annotations import PREFIX
 from autoscaler.config.check.fit import STATED, ModelFiles, devices_of, memory_of, needs_of, parallel_size
 from autoscaler.config.check.manifests import at, known_kind, mapping
 from autoscaler.config.findings import Finding, shown
+from autoscaler.config.fit import FitVerdict, Range, judge
 from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.yaml import Document
 from autoscaler.core.model.fleet import Workload, WorkloadRef
-from autoscaler.core.model.memory import FitVerdict, Range, judge
 
 
 class FitCheck:

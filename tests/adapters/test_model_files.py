@@ -13,8 +13,8 @@ from aiohttp.test_utils import TestServer
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.model_files import MAX_BYTES, ModelSizes, in_directory, on_hub
+from autoscaler.config.fit import UNKNOWN, Range
 from autoscaler.config.weights.source import parse
-from autoscaler.core.model.memory import UNKNOWN, Range
 from tests.harness.process import eventually
 
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"

@@ -13,7 +13,7 @@ from autoscaler.config.check.fit import (
     read_total_size,
     weights_of_files,
 )
-from autoscaler.core.model.memory import GIB, UNKNOWN, FitVerdict, Load, Range, judge
+from autoscaler.config.fit import GIB, UNKNOWN, FitVerdict, Load, Range, judge
 
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],
