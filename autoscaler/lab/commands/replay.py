@@ -11,9 +11,9 @@ import numpy as np
 from rich.console import Console
 
 from autoscaler.adapters.prometheus.range.history import PrometheusHistory
+from autoscaler.adapters.prometheus.range.resample import WorkloadHistory
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.values import show_duration
-from autoscaler.core.model.history import WorkloadHistory
 from autoscaler.lab.commands.comparison import (
     check_learning,
     check_longer_than_learning,

@@ -32,11 +32,7 @@ from autoscaler.adapters.prometheus.range.queries import (
     subtracted_query,
 )
 from autoscaler.adapters.prometheus.range.reader import RangeReader, run_in_thread
-from autoscaler.catalog.engines import ENGINES
-from autoscaler.catalog.spellings import all_spellings, spelled
-from autoscaler.config.settings import PrometheusSettings
-from autoscaler.config.values import show_duration
-from autoscaler.core.model.history import (
+from autoscaler.adapters.prometheus.range.resample import (
     COUNTERS,
     MAX_STEPS,
     EngineSeries,
@@ -47,6 +43,10 @@ from autoscaler.core.model.history import (
     forward_fill,
     resample,
 )
+from autoscaler.catalog.engines import ENGINES
+from autoscaler.catalog.spellings import all_spellings, spelled
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.config.values import show_duration
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import increase
 from autoscaler.ports import Unavailable

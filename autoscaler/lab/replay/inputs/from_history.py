@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from autoscaler.core.model.history import LatencyHistograms, WorkloadHistory
+from autoscaler.adapters.prometheus.range.resample import LatencyHistograms, WorkloadHistory
 from autoscaler.core.table.columns import FloatColumn, IntColumn
 from autoscaler.core.table.histogram import fraction_within, quantile
 from autoscaler.lab.replay.case import Goal, Trace, View

@@ -17,9 +17,15 @@ from typing import Any
 
 import numpy as np
 
+from autoscaler.adapters.prometheus.range.resample import (
+    COUNTERS,
+    MAX_STEPS,
+    LatencyHistograms,
+    WorkloadHistory,
+    forward_fill,
+)
 from autoscaler.config.findings import one_of, shown
 from autoscaler.core.explain.format import count
-from autoscaler.core.model.history import COUNTERS, MAX_STEPS, LatencyHistograms, WorkloadHistory, forward_fill
 from autoscaler.core.model.published import VERSION
 from autoscaler.core.readings.rates import RATE_WINDOW_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn

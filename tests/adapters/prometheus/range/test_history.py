@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.prometheus.range.history import PrometheusHistory
+from autoscaler.adapters.prometheus.range.resample import WorkloadHistory
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.core.model.history import WorkloadHistory
 from autoscaler.lab.replay.case import Case, Goal
 from autoscaler.lab.replay.inputs.from_history import to_score, to_trace
 from autoscaler.lab.replay.inputs.transform import generate

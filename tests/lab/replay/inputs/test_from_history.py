@@ -4,7 +4,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.model.history import COUNTERS, EngineSeries, LatencyHistograms, WorkloadHistory, resample
+from autoscaler.adapters.prometheus.range.resample import (
+    COUNTERS,
+    EngineSeries,
+    LatencyHistograms,
+    WorkloadHistory,
+    resample,
+)
 from autoscaler.lab.replay.case import Goal
 from autoscaler.lab.replay.inputs.from_history import (
     NoRequests,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.model.history import EngineSeries, describe_late_engines, resample
+from autoscaler.adapters.prometheus.range.resample import EngineSeries, describe_late_engines, resample
 
 
 def engine(
