@@ -13,11 +13,12 @@ from autoscaler.core.model.types import Capacity, Choice, Observation, Plan, Rec
 from autoscaler.core.observe import load
 from autoscaler.core.observe.arrivals import averaging_s
 from autoscaler.core.observe.workloads import Observed
-from autoscaler.core.reactive import queue_projection, signals
+from autoscaler.core.reactive import signals
 from autoscaler.core.reactive.capacity import LearnedCapacity
-from autoscaler.core.reactive.queue_projection import KnownSpeed
+from autoscaler.core.stabilize import burst as queue_projection
 from autoscaler.core.stabilize import carry
 from autoscaler.core.stabilize import stages as stage_functions
+from autoscaler.core.stabilize.burst import KnownSpeed
 from autoscaler.core.starts.cold_start import OVERDUE
 from autoscaler.core.table import ewma, sliding_window
 from autoscaler.core.table.columns import (

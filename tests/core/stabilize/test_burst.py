@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from autoscaler.core.model.types import Capacity, Observation
 from autoscaler.core.observe.arrivals import Arrivals
-from autoscaler.core.reactive import queue_projection
-from autoscaler.core.reactive.queue_projection import KnownSpeed
+from autoscaler.core.stabilize import burst as queue_projection
+from autoscaler.core.stabilize.burst import KnownSpeed
 from tests.core.world import fleet, spec, world
 
 NAN = math.nan
