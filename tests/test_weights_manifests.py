@@ -17,10 +17,10 @@ import pytest_asyncio
 import yaml
 
 from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.kubernetes.agent.node import KubeNode
+from autoscaler.adapters.kubernetes.agent.peers import AgentDirectory
 from autoscaler.adapters.kubernetes.api.client import ApiError as KubeError
 from autoscaler.adapters.kubernetes.api.client import Kube
-from autoscaler.adapters.kubernetes.weights.node import KubeNode
-from autoscaler.adapters.kubernetes.weights.peers import AgentDirectory
 from autoscaler.catalog.node_labels import PRODUCT_LABELS
 from autoscaler.cli.main import main
 from autoscaler.config.weights.report import ANNOTATION, LABEL_PREFIX, ModelReport, Report, State, label_of

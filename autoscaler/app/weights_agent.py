@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.kubernetes.agent.node import KubeNode
 from autoscaler.adapters.kubernetes.api.client import Kube
-from autoscaler.adapters.kubernetes.weights.node import KubeNode
 from autoscaler.adapters.web.agent import AgentServer, AgentStatus, PeerStatus
 from autoscaler.app.process import StartError, allow_many_connections
 from autoscaler.app.weights import FetchOptions, limits

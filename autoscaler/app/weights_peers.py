@@ -10,8 +10,8 @@ from typing import Any
 import structlog
 
 from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.kubernetes.agent.peers import AgentDirectory
 from autoscaler.adapters.kubernetes.api.client import Kube
-from autoscaler.adapters.kubernetes.weights.peers import AgentDirectory
 from autoscaler.app.process import StartError
 from autoscaler.config.findings import shown
 from autoscaler.config.settings import KubeSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoscaler.adapters.kubernetes.weights.peers import AGENTS_S, HOLDERS_S, AgentDirectory
+from autoscaler.adapters.kubernetes.agent.peers import AGENTS_S, HOLDERS_S, AgentDirectory
 from autoscaler.config.weights.report import LABEL_PREFIX, READY_LABEL
 from tests.adapters.keda.world import ManualClock
 from tests.adapters.kubernetes.conftest import Connect

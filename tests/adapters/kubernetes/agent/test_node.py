@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.kubernetes.agent.node import KubeNode
 from autoscaler.adapters.kubernetes.api.reflector import WatchTimes
-from autoscaler.adapters.kubernetes.weights.node import KubeNode
 from autoscaler.config.weights.report import ANNOTATION, FIELD_MANAGER, ModelReport, Report, State, decode, label_of
 from autoscaler.config.weights.source import ModelSource, parse
 from autoscaler.config.weights.wishes import CONFIG_MAPS, Wish, Wishes, config_map_of, encode
