@@ -26,11 +26,11 @@ from typing import Any, Self
 import structlog
 from yarl import URL
 
-from autoscaler.adapters.access import Access, pod_url
-from autoscaler.adapters.credentials import CredentialError
-from autoscaler.adapters.fetch import FetchAnswer, Fetcher
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.model.fleet import Pod, WorkloadRef
+from autoscaler.http.access import Access, pod_url
+from autoscaler.http.credentials import CredentialError
+from autoscaler.http.fetch import FetchAnswer, Fetcher
 from autoscaler.ports import Clock, Leadership, SleepOrder
 
 log = structlog.get_logger(__name__)

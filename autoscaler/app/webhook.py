@@ -8,7 +8,6 @@ from typing import NoReturn
 
 import structlog
 
-from autoscaler.adapters.certificates import CertificateError, CertificateFiles
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube
 from autoscaler.adapters.kubernetes.pods.node_weights import read_pod_weights
 from autoscaler.adapters.kubernetes.serving_certificate import Authority, ServingCertificate
@@ -18,6 +17,7 @@ from autoscaler.adapters.webhook.probes import serving_probes
 from autoscaler.adapters.webhook.server import WebhookServer
 from autoscaler.config.settings import WebhookSettings
 from autoscaler.config.weights.allowed import EVERY_SOURCE, SourceRules
+from autoscaler.http.certificates import CertificateError, CertificateFiles
 
 ENSURE_S = 60.0
 FAILED_S = 5.0

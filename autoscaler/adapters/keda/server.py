@@ -15,7 +15,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from grpc_health.v1.health import aio as health_aio  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
-from autoscaler.adapters.certificates import CertificateError
 from autoscaler.adapters.keda.goaway import GoAwayServer
 from autoscaler.adapters.keda.metrics import Calls
 from autoscaler.adapters.keda.middleware import Middleware
@@ -26,6 +25,7 @@ from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import (
 )
 from autoscaler.adapters.keda.tls import RotatingCertificates
 from autoscaler.config.settings import KedaSettings
+from autoscaler.http.certificates import CertificateError
 from autoscaler.ports import CannotServe, Leadership
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ExternalScaler"].full_name

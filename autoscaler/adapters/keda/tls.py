@@ -9,8 +9,8 @@ from typing import cast
 
 import grpc
 
-from autoscaler.adapters.certificates import CertificateFiles, Loaded
 from autoscaler.config.settings import TlsFiles
+from autoscaler.http.certificates import CertificateFiles, Loaded
 
 
 class RotatingCertificates:

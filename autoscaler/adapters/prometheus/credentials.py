@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import ssl
 
-from autoscaler.adapters.credentials import CredentialError, Rotating, read_secret, tls_context
 from autoscaler.config.settings import PrometheusSettings
+from autoscaler.http.credentials import CredentialError, Rotating, read_secret, tls_context
 
 __all__ = ["CredentialError", "Credentials"]
 

@@ -17,9 +17,6 @@ from typing import Self
 import numpy as np
 from yarl import URL
 
-from autoscaler.adapters.access import Access, pod_url
-from autoscaler.adapters.credentials import CredentialError
-from autoscaler.adapters.fetch import SPEAKS_HTTP, SPEAKS_TLS, TO_TLS, FetchAnswer, Fetcher
 from autoscaler.adapters.scrape import pod_columns
 from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
 from autoscaler.adapters.scrape.patience import Patience
@@ -36,6 +33,9 @@ from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples
 from autoscaler.core.readings import counter_falls
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import Histogram, HistogramWindow, pooled_quantile
+from autoscaler.http.access import Access, pod_url
+from autoscaler.http.credentials import CredentialError
+from autoscaler.http.fetch import SPEAKS_HTTP, SPEAKS_TLS, TO_TLS, FetchAnswer, Fetcher
 from autoscaler.ports import Clock
 
 QUANTILE = 0.95

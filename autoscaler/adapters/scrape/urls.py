@@ -7,12 +7,12 @@ from typing import Self
 
 from yarl import URL
 
-from autoscaler.adapters.access import Access
-from autoscaler.adapters.credentials import CredentialError
-from autoscaler.adapters.fetch import Fetcher
 from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
 from autoscaler.adapters.scrape.report import ReportBuilder
 from autoscaler.config.settings import ScrapeSettings
+from autoscaler.http.access import Access
+from autoscaler.http.credentials import CredentialError
+from autoscaler.http.fetch import Fetcher
 
 
 class UrlReader:

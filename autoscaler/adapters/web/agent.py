@@ -18,7 +18,7 @@ from autoscaler.adapters.web.exported_metrics import AGENT, PREFIX
 from autoscaler.adapters.web.tick_values import bounded
 from autoscaler.config.settings import HttpSettings
 from autoscaler.config.weights.report import Report, State
-from autoscaler.listener import Listener
+from autoscaler.http.listener import Listener
 from autoscaler.ports import CannotServe
 
 MAX_CONNECTIONS = 64

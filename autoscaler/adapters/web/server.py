@@ -47,7 +47,7 @@ from autoscaler.adapters.web.table import SORTABLE, Table
 from autoscaler.adapters.web.weights import rows as weights_rows
 from autoscaler.adapters.web.weights import summary as weights_summary
 from autoscaler.config.settings import HttpSettings
-from autoscaler.listener import Listener
+from autoscaler.http.listener import Listener
 from autoscaler.ports import CannotServe
 
 MAX_CONNECTIONS = 512

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from aiohttp import web
 
 from autoscaler.adapters.webhook.metrics import CONTENT_TYPE, WebhookMetrics
-from autoscaler.listener import Listener
+from autoscaler.http.listener import Listener
 from autoscaler.ports import CannotServe
 
 MAX_CONNECTIONS = 64

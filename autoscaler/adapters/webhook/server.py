@@ -19,7 +19,7 @@ from autoscaler.adapters.webhook.metrics import WebhookMetrics
 from autoscaler.adapters.webhook.patch import Folder
 from autoscaler.adapters.webhook.review import Reader, answer
 from autoscaler.config.weights.allowed import EVERY_SOURCE, SourceRules
-from autoscaler.listener import Listener
+from autoscaler.http.listener import Listener
 from autoscaler.ports import CannotServe
 
 PATH = "/pods"

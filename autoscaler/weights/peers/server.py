@@ -23,7 +23,7 @@ from typing import Self
 
 from aiohttp import web
 
-from autoscaler.listener import Listener
+from autoscaler.http.listener import Listener
 from autoscaler.ports import CannotServe
 from autoscaler.weights.peers.activity import PeerActivity
 from autoscaler.weights.peers.shared import Shared

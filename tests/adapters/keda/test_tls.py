@@ -9,11 +9,11 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from autoscaler.adapters.certificates import MAX_FILE_BYTES, CertificateError, check
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from autoscaler.adapters.keda.server import KedaServer
 from autoscaler.adapters.keda.tls import RotatingCertificates
 from autoscaler.config.settings import KedaSettings, TlsFiles
+from autoscaler.http.certificates import MAX_FILE_BYTES, CertificateError, check
 from autoscaler.ports import CannotServe
 from tests.adapters.keda.test_service import reference
 from tests.adapters.keda.world import World

@@ -17,13 +17,13 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from autoscaler.adapters.certificates import CertificateFiles
 from autoscaler.adapters.kubernetes.pods.node_weights import read_pod_weights
 from autoscaler.adapters.web.exported_metrics import PREFIX, WEBHOOK
 from autoscaler.adapters.webhook.metrics import WebhookMetrics
 from autoscaler.adapters.webhook.patch import Folder
 from autoscaler.adapters.webhook.server import MAX_BODY_BYTES, MAX_REVIEWS, WebhookServer
 from autoscaler.config.settings import TlsFiles
+from autoscaler.http.certificates import CertificateFiles
 from autoscaler.ports import CannotServe
 from tests.adapters.webhook.test_patch import READY, engine, pod_of, review, terms
 from tests.harness.certificates import Certificates, KeyPair

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from yarl import URL
 
-from autoscaler.adapters.fetch import SPEAKS_HTTP, SPEAKS_TLS, FetchAnswer, Fetcher
+from autoscaler.http.fetch import SPEAKS_HTTP, SPEAKS_TLS, FetchAnswer, Fetcher
 from tests.harness.certificates import Certificates, KeyPair
 from tests.harness.exposition import Answer as Served
 from tests.harness.exposition import ExpositionServer

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from yarl import URL
 
-from autoscaler.adapters.credentials import Rotating, read_secret, tls_context
 from autoscaler.config.annotations import SCHEMES
 from autoscaler.config.settings import ScrapeSettings, Verify
 from autoscaler.core.model.fleet import Pod
+from autoscaler.http.credentials import Rotating, read_secret, tls_context
 
 
 class Access:

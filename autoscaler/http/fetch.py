@@ -18,7 +18,7 @@ from typing import NamedTuple, Self, TypeVar
 import aiohttp
 from yarl import URL
 
-from autoscaler.adapters.credentials import CredentialError
+from autoscaler.http.credentials import CredentialError
 
 Item = TypeVar("Item")
 

@@ -1,0 +1,1 @@
+"""HTTP for all rooms that serve or read it: a listening port, bounded answers, certificates and tokens from files."""
