@@ -13,7 +13,8 @@ from autoscaler.core.allocate.allocate import AllocateState
 from autoscaler.core.chain.links import ChainState
 from autoscaler.core.choose import ChoiceState
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.observe.workloads import ObserveState, PodState
+from autoscaler.core.observe.pods import PodState
+from autoscaler.core.observe.workloads import ObserveState
 from autoscaler.core.planner.state import PlannerState
 from autoscaler.core.reactive.capacity import LearnedCapacity
 from autoscaler.core.stabilize.pipeline import StabilizeState

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.choose import PLANNER_DUE_S, ChoiceState, choose, strongest
+from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.spec import Schedule
-from autoscaler.core.model.types import Capacity, Observation, Plan, Recommender, Signal
+from autoscaler.core.model.types import Capacity, Plan, Recommender, Signal
 from autoscaler.core.planner.update import make_recommendation
 from autoscaler.core.reactive import signals
 from tests.core.world import fleet, observed, spec, world

@@ -12,7 +12,7 @@ from autoscaler.core import snapshot
 from autoscaler.core.model.fleet import Fleet, PendingCause, Pool, Workload, WorkloadRef
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import Signal
-from autoscaler.core.observe.workloads import PodState
+from autoscaler.core.observe.pods import PodState
 from autoscaler.core.planner.select import StrategyState
 from autoscaler.core.planner.state import PlannerState
 from autoscaler.core.planner.strategies import SIGNATURE, UPDATE_INTERVAL_S

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core import state
 from autoscaler.core.model.types import Plan
-from autoscaler.core.observe.workloads import PodState
+from autoscaler.core.observe.pods import PodState
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.planner.select import StrategyState
 from autoscaler.core.planner.state import PHASES, PlannerState, find_phase

@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.pairs import Pairs
 from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.quotas import Quota, Quotas
 from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.spec import Schedule, Spec
-from autoscaler.core.model.types import Decision, Observation, TickInput
+from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.observe.pending import Claims
-from autoscaler.core.observe.workloads import Observed, PodState, measure_pods, observe
+from autoscaler.core.observe.pods import PodState, measure_pods
+from autoscaler.core.observe.workloads import Observed, observe
 from autoscaler.core.state import Memory, align
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.core.tick import tick

@@ -14,7 +14,8 @@ from autoscaler.core.allocate.pairs import PairRows
 from autoscaler.core.allocate.retries import Failures
 from autoscaler.core.allocate.sleep import SleepState
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.types import Capacity, Observation, Stage, TickInput
+from autoscaler.core.model.observation import Observation
+from autoscaler.core.model.types import Capacity, Stage, TickInput
 from autoscaler.core.observe import arrivals
 from autoscaler.core.observe.pending import has_gpus
 from autoscaler.core.observe.workloads import Observed

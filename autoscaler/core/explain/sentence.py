@@ -18,7 +18,8 @@ from autoscaler.core.explain.format import count, seconds
 from autoscaler.core.explain.row import TickRow, is_changed
 from autoscaler.core.explain.starts import NextStart, next_start
 from autoscaler.core.explain.warnings import warnings
-from autoscaler.core.model.types import Capacity, Decision, Observation, Recommender, Signal, Stage, TickInput
+from autoscaler.core.model.observation import Observation
+from autoscaler.core.model.types import Capacity, Decision, Recommender, Signal, Stage, TickInput
 from autoscaler.core.table.columns import FloatColumn
 
 FOLLOWER = "This replica of the daemon does not hold the lease and does not act."

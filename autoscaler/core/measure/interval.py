@@ -14,7 +14,7 @@ import numpy as np
 
 from autoscaler.core.measure import step_time
 from autoscaler.core.observe import load
-from autoscaler.core.observe.workloads import PodMeasurements
+from autoscaler.core.observe.pods import PodMeasurements
 from autoscaler.core.readings.pod_deltas import PodDeltas, PodReadings
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, TimestampColumn, or_zero
 from autoscaler.core.table.groupby import GroupBy

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.model.observation import ObservedLoad
 from autoscaler.core.readings.rates import MIN_PER_S
 from autoscaler.core.table.columns import Columns, FloatColumn
 
@@ -31,18 +32,14 @@ class AnswerLengths(Columns):
             return np.where(self.served_requests >= 1, self.written_tokens / self.served_requests, np.nan)
 
 
-def update(
-    before: AnswerLengths,
-    elapsed_s: FloatColumn,
-    tokens_per_s: FloatColumn,
-    finished_per_s: FloatColumn,
-    first_tokens_per_s: FloatColumn,
-) -> AnswerLengths:
+def update(before: AnswerLengths, elapsed_s: FloatColumn, load: ObservedLoad) -> AnswerLengths:
     """Add up generated tokens and the requests they belong to, older ones fading.
 
     A request counts half when it begins and half when it ends, as those in between have written half of their tokens on
     average; without the counter of either, the other counts whole. While nothing moves nothing fades.
     """
+    finished_per_s, first_tokens_per_s = load.finished_per_s, load.first_tokens_per_s
+    tokens_per_s = load.generation_tokens_per_s
     requests_per_s = np.where(np.isnan(finished_per_s), first_tokens_per_s, finished_per_s)
     requests_per_s = (requests_per_s + np.where(np.isnan(first_tokens_per_s), finished_per_s, first_tokens_per_s)) / 2
     moving = (tokens_per_s > MIN_PER_S) & (requests_per_s >= 0) & (elapsed_s > 0)

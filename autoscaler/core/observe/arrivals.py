@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.types import Observation
+from autoscaler.core.model.observation import Observation
 from autoscaler.core.observe import load
 from autoscaler.core.readings.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.table import ewma

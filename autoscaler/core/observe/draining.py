@@ -6,14 +6,13 @@ without a reading that is recent enough to trust counts for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
+from autoscaler.core.model.observation import DrainingLoad
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.model.types import Observation, TickInput
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
-from autoscaler.core.table.groupby import GroupBy
+from autoscaler.core.model.types import TickInput
+from autoscaler.core.observe.pods import GroupedPods
+from autoscaler.core.table.columns import BoolColumn, or_zero
 
 
 def is_draining(inp: TickInput, samples: PodSamples) -> BoolColumn:
@@ -28,28 +27,14 @@ def is_draining(inp: TickInput, samples: PodSamples) -> BoolColumn:
     return draining
 
 
-def sum_load(
-    draining: BoolColumn,
-    samples: PodSamples,
-    rates: Mapping[str, FloatColumn],
-    ended: FloatColumn,
-    by_workload: GroupBy,
-) -> dict[str, FloatColumn]:
-    """Sum the load of draining pods; columns of `Observation`, float64[W], 0 if there are none.
-
-    rates: per second, and ended: requests since the last reading; float64[P], NaN: unknown.
-    """
-    columns = {
-        "draining_requests": samples.running + samples.waiting,
-        "draining_ended": ended,
-        "draining_prompt_tokens_per_s": rates["prompt_tokens"],
-        "draining_generation_tokens_per_s": rates["generation_tokens"],
-        "draining_kv_usage": samples.kv_usage,
-    }
+def sum_load(draining: BoolColumn, pods: GroupedPods) -> DrainingLoad:
+    """Sum the load of draining pods. draining: bool[P]."""
+    samples, rates = pods.samples, pods.rates
     if not draining.any():  # as in most ticks
-        return dict.fromkeys(columns, np.zeros(by_workload.workloads))
-    sums = by_workload.sum([(or_zero(column), draining) for column in columns.values()])
-    return dict(zip(columns, sums, strict=True))
+        return DrainingLoad.filled(pods.by_workload.workloads, 0.0)
+    requests = samples.running + samples.waiting
+    columns = requests, pods.ended, rates["prompt_tokens"], rates["generation_tokens"], samples.kv_usage
+    return DrainingLoad(*pods.by_workload.sum([(or_zero(column), draining) for column in columns]))
 
 
 def is_lost(inp: TickInput, serving: BoolColumn, samples: PodSamples) -> BoolColumn:
@@ -64,9 +49,3 @@ def is_lost(inp: TickInput, serving: BoolColumn, samples: PodSamples) -> BoolCol
     counted = serving | (samples.asleep > 0)
     serve = np.bincount(inp.fleet.pod_workload[counted], minlength=len(inp.fleet.workloads))
     return np.asarray(draining & (serve < inp.fleet.replicas)[inp.fleet.pod_workload])
-
-
-def add_draining(observation: Observation, requests: FloatColumn) -> FloatColumn:
-    """Add the requests of draining pods to those of serving pods; float64[W], NaN: unknown."""
-    draining = or_zero(observation.draining_requests)
-    return np.where((observation.ready == 0) & (draining > 0), 0.0, requests) + draining

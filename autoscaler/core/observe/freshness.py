@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.types import Observation, TickInput
+from autoscaler.core.model.observation import Observation
+from autoscaler.core.model.types import TickInput
 from autoscaler.core.observe import load
 from autoscaler.core.readings.progress import UNTRUSTED_S
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
+from autoscaler.core.model.observation import GatewayCounts
 from autoscaler.core.model.samples import GatewaySamples
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.readings import rates
@@ -17,14 +16,6 @@ GATEWAY_REMEMBERED_S = 86_400.0
 UNSERVED_S = 120.0
 """A request that arrives while no replica serves counts for this long, unless one becomes ready. Whoever is to wake the
 workload may miss a single tick."""
-
-
-class GatewayCounts(NamedTuple):
-    """Columns of `Observation`; float64[W]."""
-
-    gateway_waiting: FloatColumn
-    gateway_arrivals_per_s: FloatColumn
-    gateway_silent_s: FloatColumn
 
 
 def read(inp: TickInput) -> GatewaySamples:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoscaler.core.model.observation import GpuActivity
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.core.observe.pods import GroupedPods
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, clip, or_zero
 
 LOADED_FB_USAGE = 0.5
 """Framebuffer usage from which a model counts as loaded. vLLM uses 0.85 to 0.95, and at most 0.1 while it sleeps."""
@@ -15,6 +17,22 @@ ACTIVE_TENSOR, ACTIVE_SM, ACTIVE_DRAM = 0.005, 0.01, 0.01
 
 MAX_GPU_AGE_S = 120.0
 """Older readings are ignored. DCGM samples every 30 s, and is scraped as rarely."""
+
+
+def count(
+    now_s: float, pods: GroupedPods, elapsed_s: FloatColumn, loaded_idle_s: FloatColumn
+) -> tuple[GpuActivity, FloatColumn]:
+    """Return what GPUs show, and the replica-seconds with a loaded but idle GPU since the workload is known.
+
+    elapsed_s: float64[W], since the last tick. loaded_idle_s: float64[W], these replica-seconds until then.
+    """
+    serving = pods.classes.serving
+    loaded, active, idle = pods.by_workload.sum_known(
+        classify(now_s, pods.samples, serving), serving | pods.classes.asleep
+    )
+    loaded_idle_s = loaded_idle_s + or_zero(idle) * clip(or_zero(elapsed_s), 0.0, MAX_GPU_AGE_S)
+    shown_s = np.where(~np.isnan(idle) | (loaded_idle_s > 0), loaded_idle_s, np.nan)
+    return GpuActivity(loaded, active, shown_s), loaded_idle_s
 
 
 def classify(now_s: float, samples: PodSamples, serving: BoolColumn) -> tuple[FloatColumn, FloatColumn, FloatColumn]:

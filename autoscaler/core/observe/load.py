@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.model.types import Observation, TickInput
-from autoscaler.core.observe.draining import add_draining
+from autoscaler.core.model.types import TickInput
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, fill_unknown, or_zero, replace
 
 QUEUED_PER_RUNNING = 0.25
@@ -39,6 +39,12 @@ def scale_up(observation: Observation, value: FloatColumn) -> FloatColumn:
     # All that report are stuck, or all replicas sleep: nothing to add.
     complete = (stuck > 0) | ((observation.ready == 0) & (observation.asleep > 0))
     return value * np.where(np.isnan(share) & complete, 1.0, share)
+
+
+def add_draining(observation: Observation, requests: FloatColumn) -> FloatColumn:
+    """Add the requests of draining pods to those of serving pods; float64[W], NaN: unknown."""
+    draining = or_zero(observation.draining_requests)
+    return np.where((observation.ready == 0) & (draining > 0), 0.0, requests) + draining
 
 
 def has_queue(running: FloatColumn, waiting: FloatColumn) -> BoolColumn:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.fleet import CRASHING, QUEUED, WITHOUT_ROOM, Fleet, PendingCause, PendingClass
-from autoscaler.core.model.types import Observation, TickInput
+from autoscaler.core.model.observation import Observation
+from autoscaler.core.model.types import TickInput
 from autoscaler.core.supply.nodes import Places, list_places
 from autoscaler.core.supply.running import list_running, sum_gpus
 from autoscaler.core.supply.tenants import place_tenants

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.model.observation import OutlierCounts
 from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.observe.load import has_queue
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, or_zero, replace
@@ -53,20 +54,17 @@ def remove(
     outliers: QueueOutliers,
     by_workload: GroupBy,
     active: BoolColumn,
-) -> tuple[PodSamples, dict[str, FloatColumn]]:
-    """Remove the queues and the KV-cache usage of outliers from the samples; also return columns of `Observation`.
+) -> tuple[PodSamples, OutlierCounts]:
+    """Remove the queues and the KV-cache usage of outliers from the samples; also count them.
 
     last_read_s, active: as in `update`; here with sleeping pods.
     """
     is_outlier = active & (last_read_s - outliers.since_s >= OUTLIER_S)
     (pods,), (requests,) = by_workload.count([is_outlier]), by_workload.sum_known([samples.waiting], is_outlier)
-    columns = {
-        "queue_outliers": pods,
-        "queue_outlier_requests": or_zero(requests),
-        "queue_outlier_s": by_workload.min(np.where(is_outlier, now_s - outliers.since_s, np.nan)),
-    }
+    shortest_s = by_workload.min(np.where(is_outlier, now_s - outliers.since_s, np.nan))
+    counts = OutlierCounts(pods, or_zero(requests), shortest_s)
     if not is_outlier.any():  # as in most ticks
-        return samples, columns
+        return samples, counts
     waiting = np.where(is_outlier, 0.0, samples.waiting)
     kv_usage = np.where(is_outlier, np.nan, samples.kv_usage)
-    return replace(samples, waiting=waiting, kv_usage=kv_usage), columns
+    return replace(samples, waiting=waiting, kv_usage=kv_usage), counts

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.samples import GatewaySamples, PodSamples
+from autoscaler.core.model.observation import StuckPods
+from autoscaler.core.model.samples import GatewaySamples
 from autoscaler.core.model.types import TickInput
+from autoscaler.core.observe.pods import GroupedPods
 from autoscaler.core.readings import progress
-from autoscaler.core.readings.progress import Progress
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, or_zero
-from autoscaler.core.table.groupby import GroupBy
+from autoscaler.core.table.columns import Columns, FloatColumn, TimestampColumn, Transient, or_zero
 
 GATEWAY_STUCK_S = 120.0
 """A queue at the gateway beside engines that do nothing for this long does not move: a gateway that holds requests back
@@ -30,41 +30,30 @@ class Standstill(Columns):
 
 
 def update(
-    inp: TickInput,
-    samples: PodSamples,
-    front: GatewaySamples,
-    pace: Progress,
-    reporting: BoolColumn,
-    stuck_pods: BoolColumn,
-    working: BoolColumn,
-    by_workload: GroupBy,
-    cold_start_s: FloatColumn,
-    before: Standstill,
-) -> tuple[dict[str, FloatColumn], Standstill]:
+    inp: TickInput, pods: GroupedPods, front: GatewaySamples, cold_start_s: FloatColumn, before: Standstill
+) -> tuple[StuckPods, Standstill]:
     """Say which load does not move, and beside which stuck pods others are to serve.
-
-    working: bool[P], pods that are not stuck and have done something since the last reading. Returns columns of
-    `Observation`.
 
     A stuck pod is replaced where there is work: other pods of its workload work, or more requests arrive. A single
     stuck pod with a queue gets a replica beside it for a while even without that. So do pods behind a gateway with a
     queue. Several stuck pods at once, with no other work, are more likely stale gauges of clients that left.
     """
+    samples, pace, stuck_pods = pods.samples, pods.progress, pods.classes.stuck
     heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s
     gateway_waits = heard & (front.waiting > 0)
-    awake = reporting & ~(samples.asleep > 0)
-    stuck, queueing, growing, works, serves, uncounted = by_workload.count(
+    awake = pods.classes.reporting & ~(samples.asleep > 0)
+    stuck, queueing, growing, works, serves, uncounted = pods.by_workload.count(
         [
             stuck_pods,
             stuck_pods & (samples.waiting > 0),
             stuck_pods & (inp.now_s - pace.last_grown_s <= progress.GROWING_S),
-            working,
+            pods.classes.counts & pods.worked,
             awake,
             awake & np.isnan(samples.gaps),
         ]
     )
-    stuck_s = by_workload.min(np.where(stuck_pods, inp.now_s - pace.last_moved_s, np.nan))
-    (requests,) = by_workload.sum_known([samples.running + samples.waiting], stuck_pods)
+    stuck_s = pods.by_workload.min(np.where(stuck_pods, inp.now_s - pace.last_moved_s, np.nan))
+    (requests,) = pods.by_workload.sum_known([samples.running + samples.waiting], stuck_pods)
     comes = (works > 0) | (growing > 0) | (heard & (front.arrivals_per_s > 0))
     last_beside_s = np.where(stuck > 0, np.where(comes, inp.now_s, before.last_beside_s), np.nan)
     replaces = inp.now_s - last_beside_s <= progress.REPLACEMENT_S
@@ -74,14 +63,14 @@ def update(
     moved_s = np.fmin(before.last_gateway_moved_s, moved_s)
     stands = gateway_waits & (serves > 0) & (uncounted + works == 0)
     last_gateway_moved_s = np.where(stands, moved_s, inp.now_s)
-    found = {
-        "stuck": stuck,
-        "stuck_requests": or_zero(requests),
-        "stuck_s": stuck_s,
-        "stuck_replaced": np.where(replaces, stuck, 0.0),
-        "stuck_min_replicas": np.where(waits, stuck + 1, np.nan),
-        "gateway_stuck": (inp.now_s - last_gateway_moved_s >= GATEWAY_STUCK_S).astype(np.float64),
-    }
+    found = StuckPods(
+        stuck=stuck,
+        stuck_requests=or_zero(requests),
+        stuck_s=stuck_s,
+        stuck_replaced=np.where(replaces, stuck, 0.0),
+        stuck_min_replicas=np.where(waits, stuck + 1, np.nan),
+        gateway_stuck=(inp.now_s - last_gateway_moved_s >= GATEWAY_STUCK_S).astype(np.float64),
+    )
     return found, Standstill(last_beside_s, last_gateway_moved_s)
 
 

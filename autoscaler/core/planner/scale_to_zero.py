@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.types import Observation, TickInput
+from autoscaler.core.model.observation import Observation
+from autoscaler.core.model.types import TickInput
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.starts.wake_ups import first_start_s
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, or_zero, replace

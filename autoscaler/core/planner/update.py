@@ -11,8 +11,9 @@ import numpy as np
 
 from autoscaler.core.measure.interval import IntervalStats, WorkTotals, count_work, find_new_readings
 from autoscaler.core.model.chain import Link
+from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.phases import NOT_STARTING
-from autoscaler.core.model.types import Observation, Plan, Recommendation, Signal, TickInput
+from autoscaler.core.model.types import Plan, Recommendation, Signal, TickInput
 from autoscaler.core.observe import draining, load
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.planner.plan import make_plan

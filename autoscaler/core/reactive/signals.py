@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.core.model.chain import Link
-from autoscaler.core.model.types import Capacity, Observation, Recommendation, Signal, TickInput
+from autoscaler.core.model.observation import Observation
+from autoscaler.core.model.types import Capacity, Recommendation, Signal, TickInput
 from autoscaler.core.observe.arrivals import Arrivals
-from autoscaler.core.observe.draining import add_draining
 from autoscaler.core.observe.load import (
+    add_draining,
     at_gateway,
     awake,
     has_lasting_queue,

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.model.types import Capacity, Observation, TickInput
+from autoscaler.core.model.observation import Observation
+from autoscaler.core.model.types import Capacity, TickInput
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.observe.load import at_gateway, is_queued
 from autoscaler.core.readings.rates import MIN_PER_S

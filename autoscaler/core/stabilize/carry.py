@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core.model.types import Observation
-from autoscaler.core.observe.draining import add_draining
-from autoscaler.core.observe.load import awake, scale_up
+from autoscaler.core.model.observation import Observation
+from autoscaler.core.observe.load import add_draining, awake, scale_up
 from autoscaler.core.table.columns import FloatColumn, ceil_replicas, or_zero
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.types import Capacity, Choice, Observation, Plan, Recommender, Signal, Stage, TickInput
+from autoscaler.core.model.observation import Observation
+from autoscaler.core.model.types import Capacity, Choice, Plan, Recommender, Signal, Stage, TickInput
 from autoscaler.core.observe import load
 from autoscaler.core.observe.arrivals import averaging_s
 from autoscaler.core.observe.workloads import Observed

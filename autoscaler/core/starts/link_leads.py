@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.core.model.chain import Link
+from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.phases import Starts
-from autoscaler.core.model.types import Observation, TickInput
+from autoscaler.core.model.types import TickInput
 from autoscaler.core.model.weights import PodCache
 from autoscaler.core.starts.cold_start import ColdStarts
 from autoscaler.core.table.columns import BoolColumn, FloatColumn

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.model.observation import SleepingPods
 from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, replace
@@ -62,8 +63,8 @@ def update(
     by_workload: GroupBy,
     known: WakeUps,
     before: PodSleep,
-) -> tuple[dict[str, FloatColumn], WakeUps, PodSleep]:
-    """Return columns of `Observation`, and what is remembered.
+) -> tuple[SleepingPods, WakeUps, PodSleep]:
+    """Count sleeping pods, and return what is remembered.
 
     asleep: bool[P]. quiet: bool[P], pods that serve, and did no work since their last reading.
     """
@@ -80,7 +81,7 @@ def update(
     )
     can_wake = asleep & is_managed(inp)[inp.fleet.pod_workload] & ~is_overdue(inp, wake_s, after)
     of_workloads, wakeable = by_workload.count([asleep, can_wake])
-    return {"asleep": of_workloads, "wakeable": wakeable, "wake_s": wake_s}, known, after
+    return SleepingPods(of_workloads, wakeable, wake_s), known, after
 
 
 def first_start_s(inp: TickInput, wake_s: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:

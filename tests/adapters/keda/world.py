@@ -10,20 +10,11 @@ from autoscaler.adapters.keda.service import KedaService
 from autoscaler.config.policy.parse import load
 from autoscaler.core.model.chain import Chain
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Workload, WorkloadRef
+from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule, Spec
-from autoscaler.core.model.types import (
-    Capacity,
-    Decision,
-    Observation,
-    Plan,
-    Recommender,
-    Signal,
-    SleepOrders,
-    Stage,
-    TickInput,
-)
+from autoscaler.core.model.types import Capacity, Decision, Plan, Recommender, Signal, SleepOrders, Stage, TickInput
 from autoscaler.ports import Change, Outcome, ScaledObjectFields, TickRecord, Unavailable
 
 MAX_AGE_S = 60.0

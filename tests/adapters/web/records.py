@@ -11,21 +11,12 @@ from autoscaler.core.explain.planner_lines import PlannerLine
 from autoscaler.core.explain.sentence import Explanation, SentenceStep
 from autoscaler.core.model.chain import Cause, Chain
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.phases import Phase, Starts
 from autoscaler.core.model.quotas import Quota, Quotas
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.core.model.spec import Schedule, Spec
-from autoscaler.core.model.types import (
-    Capacity,
-    Decision,
-    Observation,
-    Plan,
-    Recommender,
-    Signal,
-    SleepOrders,
-    Stage,
-    TickInput,
-)
+from autoscaler.core.model.types import Capacity, Decision, Plan, Recommender, Signal, SleepOrders, Stage, TickInput
 from autoscaler.core.model.weights import FetchFailure, PodCache, SourceStatus, WeightPlaces, Weights, WishStatus
 from autoscaler.ports import Change, ChangeStatus, Outcome, TickRecord
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from autoscaler.adapters.web.table import FIELDS, QUIET, Table
 from autoscaler.core.model.fleet import Workload, WorkloadRef
+from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.pairs import Pairs
-from autoscaler.core.model.types import Observation
 from autoscaler.ports import TickRecord
 from tests.adapters.web.records import World, workloads
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from autoscaler.core.measure.interval import count_work, find_new_readings
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.observe.workloads import PodState, measure_pods
+from autoscaler.core.observe.pods import PodState, measure_pods
 from autoscaler.core.readings.pod_deltas import COUNTERS, PodReadings
 from autoscaler.core.table.groupby import GroupBy
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autoscaler.core.measure.interval import WorkTotals
 from autoscaler.core.measure.offered_load import compute_busy_share
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.observe.workloads import measure_pods
+from autoscaler.core.observe.pods import measure_pods
 from autoscaler.core.readings.pod_deltas import MAX_INCREASE, MAX_INTERVAL_S
 from tests.core.measure.counted_work import NAN, Counting, count, read
 

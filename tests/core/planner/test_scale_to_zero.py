@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.model.types import Observation
+from autoscaler.core.model.observation import Observation
 from autoscaler.core.observe import arrivals
 from autoscaler.core.observe.arrivals import MOST_REQUESTS, Arrivals
 from autoscaler.core.planner.scale_to_zero import (

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.spec import Schedule
-from autoscaler.core.model.types import Capacity, Observation, Signal
+from autoscaler.core.model.types import Capacity, Signal
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.reactive import signals
 from tests.core.recordings import DATA, columns

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core.explain.sentence import Explanation, explain
 from autoscaler.core.model.types import Decision
-from autoscaler.core.observe.workloads import PodMeasurements, PodState, measure_pods
+from autoscaler.core.observe.pods import PodMeasurements, PodState, measure_pods
 from autoscaler.core.readings import progress
 from autoscaler.core.readings.progress import REPLACEMENT_S, STUCK_S, UNTRUSTED_S
 from autoscaler.core.tick import tick

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.model.types import Capacity, Observation
+from autoscaler.core.model.observation import Observation
+from autoscaler.core.model.types import Capacity
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.stabilize import burst as queue_projection
 from autoscaler.core.stabilize.burst import KnownSpeed

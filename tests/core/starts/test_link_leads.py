@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from autoscaler.core.model.chain import Link
+from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.phases import Starts
-from autoscaler.core.model.types import Observation
 from autoscaler.core.model.weights import PodCache
 from autoscaler.core.starts.cold_start import ColdStarts
 from autoscaler.core.starts.link_leads import find_leads
