@@ -9,6 +9,7 @@ from enum import StrEnum
 
 MAX_FINDINGS = 100  # shown for one set of files; the rest is counted
 _SHOWN_CHARS = 80
+_MAX_LISTED = 20  # names in one line
 _MAX_NAMED = 3  # models named in one line
 
 UNREADABLE = (ValueError, RecursionError)
@@ -16,6 +17,9 @@ UNREADABLE = (ValueError, RecursionError)
 
 One that is caught alone lets the others end the process.
 """
+
+
+REFERENCE = "docs/reference/policy.md"  # lists keys of policies and annotations
 
 
 class Severity(StrEnum):
@@ -43,7 +47,7 @@ class Finding:
         if self.value:
             words.append(f", found {self.value}")
         if self.allowed:
-            words.append(f"; allowed: {self.allowed}")
+            words.append(f"; {'allowed' if self.severity is Severity.ERROR else 'better'}: {self.allowed}")
         return "".join(words)
 
 
@@ -63,12 +67,19 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
 
 
-def one_of(names: Iterable[str], found: str = "") -> str:
-    """List the allowed names, and the closest one to `found`."""
+def one_of(names: Iterable[str], reference: str = REFERENCE) -> str:
+    """List the allowed names; of many only the page that lists them, or a few where there is none."""
     known = sorted(names)
-    listed = ", ".join(known[:40]) + (f" and {len(known) - 40} more" if len(known) > 40 else "")
-    close = get_close_matches(found[:100], known, n=1) if found else []
-    return (listed or "none") + (f" (did you mean {close[0]}?)" if close else "")
+    if len(known) > _MAX_LISTED:
+        return f"the {len(known)} names in {reference}" if reference else name_some(known)
+    return ", ".join(known) or "none"
+
+
+def unknown(problem: str, names: Iterable[str], found: str, reference: str = REFERENCE) -> tuple[str, str]:
+    """Return the problem with a name, the closest name before it, and the allowed names."""
+    known = list(names)
+    close = get_close_matches(found[:100], known, n=1)
+    return (f"did you mean {close[0]}? " if close else "") + problem, one_of(known, reference)
 
 
 def foreign_models(reported: Sequence[str], served: Sequence[str]) -> str:

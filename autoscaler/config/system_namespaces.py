@@ -21,7 +21,7 @@ class SystemNamespaces:
         if namespace in self.allowed or not (namespace.startswith(RESERVED) or (self.own and namespace == self.own)):
             return ""
         whose = "the daemon itself" if namespace == self.own else "Kubernetes itself"
-        return f"workloads of {whose} in {namespace} are not scaled; allowed: --system-namespace {namespace}"
+        return f"workloads of {whose} in {namespace} are not scaled; to scale them: --system-namespace {namespace}"
 
 
 NONE_ALLOWED = SystemNamespaces()

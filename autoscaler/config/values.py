@@ -21,7 +21,7 @@ from cronsim import CronSim, CronSimError
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from autoscaler.config.findings import one_of
+from autoscaler.config.findings import unknown
 from autoscaler.config.yaml import AmbiguousNumber
 
 HOUR_S = 3600.0
@@ -376,8 +376,7 @@ class TimeZone(FieldKind):
         try:
             ZoneInfo(value)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            close = one_of(available_timezones(), value).partition(" (")[2]
-            raise ValueError("unknown time zone" + (f" ({close}" if close else "")) from None
+            raise ValueError(unknown("unknown time zone", available_timezones(), value)[0]) from None
         return value
 
     def show(self, value: str) -> str:

@@ -429,7 +429,7 @@ def _verify_file(file: RemoteFile, path: Path, root: Path, progress: Progress) -
         progress(file.size)
         return check_safetensors(real, file.size) if file.path.endswith(".safetensors") else ""
     found = digest_of(real, file, progress)
-    return "" if found == file.digest else f"its checksum is {found}; allowed: {file.digest}"
+    return "" if found == file.digest else f"its checksum is {found}; expected: {file.digest}"
 
 
 def _verify_size(file: RemoteFile, path: Path, root: Path) -> tuple[Path, str]:
@@ -443,4 +443,4 @@ def _verify_size(file: RemoteFile, path: Path, root: Path) -> tuple[Path, str]:
     if not real.is_file():
         return real, "it is no file"
     size = real.stat().st_size
-    return real, "" if size == file.size else f"it has {size} bytes; allowed: {file.size}"
+    return real, "" if size == file.size else f"it has {size} bytes; expected: {file.size}"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.config.findings import MAX_FINDINGS, Finding, PolicyError, Severity, one_of, shown
+from autoscaler.config.findings import MAX_FINDINGS, Finding, PolicyError, Severity, one_of, shown, unknown
 
 
 def test_a_finding_is_one_sentence():
@@ -30,8 +30,13 @@ def test_any_value_is_shown_in_one_short_printable_line(value: object):
     assert len(shown(value)) <= 80
 
 
-def test_allowed_names_include_the_closest_one():
-    assert one_of(["ttft", "itl"], "tftt") == "itl, ttft (did you mean ttft?)"
-    assert one_of(["ttft", "itl"], "zzz") == "itl, ttft"
+def test_the_closest_name_comes_before_the_problem():
+    assert unknown("unknown key", ["ttft", "itl"], "tftt") == ("did you mean ttft? unknown key", "itl, ttft")
+    assert unknown("unknown key", ["ttft", "itl"], "zzz") == ("unknown key", "itl, ttft")
     assert one_of([]) == "none"
-    assert one_of(str(number) for number in range(100)).endswith(" and 60 more")
+
+
+def test_many_names_are_left_to_their_page():
+    names = [str(number) for number in range(100, 200)]
+    assert one_of(names) == "the 100 names in docs/reference/policy.md"
+    assert one_of(names, "") == "'100', '101', '102' and 97 more"

@@ -243,7 +243,7 @@ async def test_workload_with_refused_calls_is_reported_and_not_scaled(site: Site
         keda.reference.scalerMetadata.clear()
         keda.reference.scalerMetadata.update({**TRIGGER["metadata"], "policy": "gold"})  # differs from the cluster
         await eventually(lambda: site.events("ProblemGone"), "an Event that it is mended")
-        assert "metadata policy: 'gold'" in await eventually(refused_text, "a call is refused for its policy")
+        assert "metadata policy: no policy 'gold'" in await eventually(refused_text, "a call is refused for its policy")
         await ticks(daemon, 2)
         refused = [event["note"] for event in await site.events("ProblemDetected")]
         assert any(note.startswith("KEDA is refused: ScaledObject") for note in refused)

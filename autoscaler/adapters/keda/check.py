@@ -79,7 +79,9 @@ def _check_target(document: Document) -> Iterator[Finding]:
         group = str(api_version).partition("/")[0]
         problem = "not a known kind, so it is scaled only if the daemon's --target-kind names it"
         yield document.warning(
-            (*place, "kind"), problem, f"--target-kind=<plural>.{group}, or one of {one_of(so.TARGETS)}"
+            (*place, "kind"),
+            problem,
+            f"--target-kind=<plural>.{group}, or one of {one_of(so.TARGETS)}",
         )
 
 
@@ -88,7 +90,7 @@ def _check_keys(document: Document) -> Iterator[Finding]:
     for place, known in so.KEYS.items():
         for key in mapping(at(document.value, *place)):
             if key not in known and not get_close_matches(key[:100], known, n=1):
-                yield document.warning((*place, key), "unknown key", one_of(known, key))
+                yield document.warning((*place, key), "unknown key", one_of(known))
 
 
 def _check_trigger(document: Document, index: int) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from autoscaler.config.check.manifests import at, check_unscaled, check_workload, known_kind, mapping
-from autoscaler.config.findings import Finding, PolicyError, Severity, one_of, shown
+from autoscaler.config.findings import Finding, PolicyError, Severity, shown, unknown
 from autoscaler.config.policy.namespace_limits import LIMITS_KIND, NamespaceLimits
 from autoscaler.config.policy.parse import (
     MAX_FILES,
@@ -217,7 +217,7 @@ def _misspelt(document: Document) -> Iterator[Finding]:
     if not (isinstance(version, str) and isinstance(kind, str)):
         return
     if version.partition("/")[0] == GROUP:
-        yield document.finding(("kind",), "unknown kind", one_of((KIND, LIMITS_KIND), kind))
+        yield document.finding(("kind",), *unknown("unknown kind", (KIND, LIMITS_KIND), kind))
     elif kind == KIND and get_close_matches(version.partition("/")[0][:100], [GROUP], cutoff=0.85):
         yield document.finding(("apiVersion",), "unknown version", API_VERSION)
 

@@ -11,7 +11,7 @@ from autoscaler.catalog.node_labels import KARPENTER_LABEL, NODE_POOL_LABELS
 from autoscaler.catalog.scale_targets import BY_KIND, EACH, GROUPS, SCALED, Place, ScaleTarget
 from autoscaler.config.annotations import ANNOTATIONS, OVERRIDE, PREFIX, WINDOWS, names, override_path, read
 from autoscaler.config.drain import GRACE_S, is_vllm_image, join_words, pre_stop_s, runs_vllm, shutdown_timeout_s
-from autoscaler.config.findings import Finding, one_of
+from autoscaler.config.findings import Finding, one_of, unknown
 from autoscaler.config.policy.compile import OverrideError, limit, override, override_value
 from autoscaler.config.policy.namespace_limits import PREWARM, Excess
 from autoscaler.config.policy.parse import PolicyBook
@@ -79,7 +79,7 @@ def check_unscaled(document: Document) -> Iterator[Finding]:
     if not _our_annotations(document) or at(document.value, "metadata", "ownerReferences"):
         return
     kind, row = str(at(document.value, "kind")), known_kind(document.value)
-    allowed = one_of(SCALED, kind)
+    allowed = one_of(SCALED)
     if row is not None and row.refusal:
         why, allowed = row.why_refused
         if row.passes_on:
@@ -91,7 +91,7 @@ def check_unscaled(document: Document) -> Iterator[Finding]:
         group = api_group(at(document.value, "apiVersion"))
         yield document.warning(("kind",), problem, f"--target-kind=<plural>.{group}, or one of {allowed}")
     elif at(document.value, "spec", "template") is not None or kind.lower() in map(str.lower, SCALED):
-        yield document.finding(("kind",), "is not scaled", allowed)
+        yield document.finding(("kind",), *unknown("is not scaled", SCALED, kind))
     else:
         yield document.warning(("kind",), "is not scaled, unless it passes its annotations on to one that is", allowed)
 
@@ -187,7 +187,7 @@ def _annotations(document: Document, ours: Mapping[str, object], book: PolicyBoo
         loc, name = ("metadata", "annotations", key), key.removeprefix(PREFIX)
         path = override_path(name)
         if not path and name not in ANNOTATIONS:
-            yield document.finding(loc, "unknown annotation", one_of(names(), name))
+            yield document.finding(loc, *unknown("unknown annotation", names(), name))
         elif not isinstance(value, str):
             yield document.finding(loc, "not text, which Kubernetes requires", "the value in quotes")
         elif path in keys:
@@ -208,7 +208,7 @@ def _annotations(document: Document, ours: Mapping[str, object], book: PolicyBoo
                 yield document.finding(loc, str(error), ANNOTATIONS[name].allowed)
                 continue
             if name == "policy" and value and value not in book.policies:
-                yield document.finding(loc, "no such policy", one_of(book.policies, value))
+                yield document.finding(loc, *unknown("no such policy", book.policies, value, ""))
             if name == "policy":
                 policy = book.policies.get(value, policy)
             if name == WINDOWS:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from autoscaler.catalog.scale_targets import BY_KIND, SCALED
 from autoscaler.config.check import trigger
 from autoscaler.config.check.manifests import api_group, at, is_other_group, mapping
-from autoscaler.config.findings import one_of, shown
+from autoscaler.config.findings import shown, unknown
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.values import Integer, Quantity
 from autoscaler.config.yaml import Loc, dotted
@@ -165,7 +165,7 @@ def faults(value: object, ours: Sequence[int], book: PolicyBook | None = None) -
     for place, known in KEYS.items():
         for key in mapping(at(value, *place)):
             if key not in known and get_close_matches(key[:100], known, n=1):
-                yield TriggerFault((*place, key), "unknown key", one_of(known, key), shows=False)
+                yield TriggerFault((*place, key), *unknown("unknown key", known, key), shows=False)
     yield from _target(value)
     yield from _trigger(value, ours[0], book)
     yield from _counts(value)
@@ -201,7 +201,7 @@ def _target(value: object) -> Iterator[TriggerFault]:
         why, allowed = BY_KIND[kind].why_refused
         yield TriggerFault((*place, "kind"), f"cannot be scaled: {why}", allowed)
     elif kind not in tuple(TARGETS):
-        yield TriggerFault((*place, "kind"), "cannot be scaled", one_of(TARGETS, str(kind)))
+        yield TriggerFault((*place, "kind"), *unknown("cannot be scaled", TARGETS, str(kind)))
     elif not is_target(kind, api_version):
         problem = f"has no {kind}" if api_version == stated else f"absent, which means {api_version}"
         yield TriggerFault((*place, "apiVersion"), problem, TARGETS[kind])
@@ -214,7 +214,7 @@ def _trigger(value: object, index: int, book: PolicyBook | None) -> Iterator[Tri
     place: Loc = (*TRIGGERS, index)
     kind = at(value, *place, "type")
     if kind not in (PUSH, POLL):
-        yield TriggerFault((*place, "type"), "unknown type", one_of((PUSH, POLL), str(kind)))
+        yield TriggerFault((*place, "type"), *unknown("unknown type", (PUSH, POLL), str(kind)))
     for owner in (place, MODIFIERS):
         if at(value, *owner, "metricType") not in (None, "", "AverageValue"):
             problem = "multiplies our count by the pods that are ready, at each sync of the HPA up to its maximum"
@@ -255,7 +255,7 @@ def _direction(value: object, place: Loc) -> Iterator[TriggerFault]:
     rules = mapping(at(value, *place))
     select = rules.get("selectPolicy")
     if select is not None and select not in _SELECTS:
-        yield TriggerFault((*place, "selectPolicy"), "unknown", one_of(_SELECTS, str(select)))
+        yield TriggerFault((*place, "selectPolicy"), *unknown("unknown", _SELECTS, str(select)))
     yield from _check_integer(value, (*place, "stabilizationWindowSeconds"), WINDOW)
     if (stated := rules.get("tolerance")) is not None:
         try:
@@ -272,8 +272,7 @@ def _direction(value: object, place: Loc) -> Iterator[TriggerFault]:
         item = (*place, "policies", index)
         kind = at(value, *item, "type")
         if kind not in _STEP_TYPES:
-            yield TriggerFault(
-                (*item, "type"), "missing" if kind is None else "unknown", one_of(_STEP_TYPES, str(kind))
-            )
+            problem = "missing" if kind is None else "unknown"
+            yield TriggerFault((*item, "type"), *unknown(problem, _STEP_TYPES, str(kind)))
         yield from _check_integer(value, (*item, "value"), _STEP, required=True)
         yield from _check_integer(value, (*item, "periodSeconds"), _PERIOD, required=True)

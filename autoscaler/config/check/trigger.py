@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from autoscaler.config.findings import one_of, shown
+from autoscaler.config.findings import one_of, shown, unknown
 from autoscaler.config.policy.compile import OverrideError, override, override_value
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.schema import OVERRIDES, Policy
@@ -33,9 +33,9 @@ def problems(metadata: Mapping[str, str], book: PolicyBook) -> dict[str, str]:
     found = key_problems(metadata)
     name = metadata.get(POLICY)
     if name is None and POLICY in found:
-        found[POLICY] = f"missing; allowed: {one_of(book.policies)}"
+        found[POLICY] = f"missing; allowed: {one_of(book.policies, '')}"
     elif name is not None and name not in book.policies and len(metadata) <= MAX_KEYS:
-        found.setdefault(POLICY, f"{shown(name)}; allowed: {one_of(book.policies, name)}")
+        found.setdefault(POLICY, "; allowed: ".join(unknown(f"no policy {shown(name)}", book.policies, name, "")))
     return found or _contradiction(metadata, book.policies[metadata[POLICY]])
 
 
@@ -61,7 +61,7 @@ def _problem(key: str, value: str) -> str:
         return "" if len(value) <= MAX_SECRET_CHARS else f"{len(value)} characters; allowed: {MAX_SECRET_CHARS}"
     if key != POLICY and key not in KEDA_KEYS and key not in OVERRIDES:
         # The value of an unknown key may be a secret, so it is not shown.
-        return f"unknown key; allowed: {one_of({POLICY} | KEDA_KEYS | set(OVERRIDES), key[:100])}"
+        return "; allowed: ".join(unknown("unknown key", {POLICY} | KEDA_KEYS | set(OVERRIDES), key))
     if len(value) > MAX_VALUE_CHARS:
         return f"{len(value)} characters; allowed: {MAX_VALUE_CHARS}"
     if key in SWITCHES:

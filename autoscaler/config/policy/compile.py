@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from autoscaler.config.findings import one_of, shown
+from autoscaler.config.findings import shown, unknown
 from autoscaler.config.policy.namespace_limits import PREWARM, Excess, cap, cap_windows, find_excess
 from autoscaler.config.policy.parse import PolicyBook, describe_errors
 from autoscaler.config.policy.schedule import ScheduleWindows
@@ -148,7 +148,8 @@ class OverrideError(ValueError):
 def override_value(path: str, text: str) -> object:
     """Parse the text of an override as the YAML value of a policy field. Raises OverrideError."""
     if path not in OVERRIDES:
-        raise OverrideError(shown(path)[1:-1], "cannot be overridden", shown(text), one_of(OVERRIDES, path))
+        problem, allowed = unknown("cannot be overridden", OVERRIDES, path)
+        raise OverrideError(shown(path)[1:-1], problem, shown(text), allowed)
     kind = OVERRIDES[path].kind
     try:
         value = read_scalar(text)
@@ -232,8 +233,8 @@ def _row(request: _Request, book: PolicyBook) -> _Row:
     if name == NO_POLICY:
         return _Row((np.nan,) * len(_COLUMNS), "", "so the workload is not scaled", ())
     if policy is None:
-        known = one_of(book.policies, name)
-        problem = f"policy {shown(name)} does not exist, so the workload is not scaled; allowed: {known}"
+        cause = f"policy {shown(name)} does not exist, so the workload is not scaled"
+        problem = "; allowed: ".join(unknown(cause, book.policies, name, ""))
         return _Row((np.nan,) * len(_COLUMNS), "", problem, ())
     if overrides:
         try:

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from autoscaler.config.findings import Finding, PolicyError, one_of, shown
+from autoscaler.config.findings import Finding, PolicyError, one_of, shown, unknown
 from autoscaler.config.policy.namespace_limits import LIMITS_KIND, NamespaceLimits
 from autoscaler.config.policy.schema import API_VERSION, KIND, Policy, Section, kind_of, section_of
 from autoscaler.config.yaml import SUFFIXES, Document, Loc, read_documents, read_text, yaml_files
@@ -73,9 +73,8 @@ def assemble(
         default = next(iter(policies))
     if default not in every:
         where = ", ".join(map(str, paths))
-        raise PolicyError(
-            [Finding(where, 0, "--default-policy", "no such policy", shown(default), one_of(every, default))]
-        )
+        problem, allowed = unknown("no such policy", every, default, "")
+        raise PolicyError([Finding(where, 0, "--default-policy", problem, shown(default), allowed)])
     return PolicyBook(MappingProxyType(every), default, limits)
 
 
@@ -169,7 +168,7 @@ def describe_errors(error: ValidationError, model: type[Section]) -> Iterator[tu
         elif kind == "policy_value":
             yield loc, context["problem"], allowed
         elif kind == "extra_forbidden":
-            yield loc, "unknown key", one_of(section.keys(), str(loc[-1]))
+            yield loc, *unknown("unknown key", section.keys(), str(loc[-1]))
         elif kind == "missing":
             yield loc, "missing", allowed
         elif kind == "too_long":

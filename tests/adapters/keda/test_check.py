@@ -111,8 +111,8 @@ def test_finding_has_line_key_value_and_allowed_values():
     line = 1 + text.splitlines().index("        policy: interactiv")
     (finding,) = findings(text)
     assert str(finding) == (
-        f"so.yaml:{line}: error: spec.triggers[0].metadata.policy: 'interactiv'; "
-        "allowed: batch, development, interactive, realtime (did you mean interactive?)"
+        f"so.yaml:{line}: error: spec.triggers[0].metadata.policy: "
+        "did you mean interactive? no policy 'interactiv'; allowed: batch, development, interactive, realtime"
     )
 
 
@@ -177,7 +177,12 @@ def test_finding_has_line_key_value_and_allowed_values():
         (f"{BEHAVIOR}.scaleUp.policies.0.value", 0, "scaleUp.policies[0].value", "too small"),
         (f"{BEHAVIOR}.scaleUp.policies.0.value", None, "scaleUp.policies[0].value", "missing"),
         (f"{BEHAVIOR}.scaleUp.policies.0.periodSeconds", 1801, "policies[0].periodSeconds", "too large"),
-        (f"{BEHAVIOR}.scaleUp.policies.0.type", "Pod", "policies[0].type", "found 'Pod'; allowed: Percent, Pods (did"),
+        (
+            f"{BEHAVIOR}.scaleUp.policies.0.type",
+            "Pod",
+            "policies[0].type",
+            "mean Pods? unknown, found 'Pod'; allowed: Percent, Pods",
+        ),
         (f"{BEHAVIOR}.scaleUp.policies.0.type", None, "policies[0].type", "missing"),
         (f"{BEHAVIOR}.scaleUp.policies", {"type": "Pods"}, "scaleUp.policies", "not a list"),
         (f"{BEHAVIOR}.scaleDown.selectPolicy", "max", "scaleDown.selectPolicy", "did you mean Max?"),
@@ -206,7 +211,7 @@ def test_error_is_found_at_its_place(place: str, value: object, key: str, words:
         (f"{BEHAVIOR}.scaleUp.policies", None, "scaleUp.policies", "4 pods or 100%"),
         (f"{BEHAVIOR}.scaleUp.policies.0.value", 2, "scaleUp.policies", "smaller steps than the daemon decides"),
         (f"{BEHAVIOR}.scaleDown.policies.0.value", 2, "scaleDown.policies", "smaller steps than the daemon decides"),
-        (f"{BEHAVIOR}.scaleDown.policies.0.value", 2, "scaleDown.policies", "found 'Pods 2'; allowed"),
+        (f"{BEHAVIOR}.scaleDown.policies.0.value", 2, "scaleDown.policies", "found 'Pods 2'; better"),
         ("spec.notInThisVersionOfKeda", 1, "spec.notInThisVersionOfKeda", "unknown key"),
         (f"{BEHAVIOR}.scaleDown.selectPolicy", "Disabled", "selectPolicy", "never moves this way"),
     ],

@@ -176,11 +176,11 @@ async def test_target_is_that_of_the_object_in_the_cluster(client: Client):
     ("metadata", "expected"),
     [
         ({"policy": "batch"}, "metadata policy: 'batch'; allowed: 'interactive', as in the cluster"),
-        ({"policy": "interactiv"}, "realtime (did you mean interactive?)"),
-        ({"policy": ""}, "metadata policy: ''; allowed: batch, development, interactive, realtime"),
-        ({"policy": "a\nb"}, r"metadata policy: 'a\nb'; allowed"),
-        ({"polciy": "x"}, "metadata polciy: unknown key; allowed: "),
-        ({"policyFromEnv": "X"}, "metadata policyFromEnv: unknown key"),
+        ({"policy": "interactiv"}, "did you mean interactive? no policy 'interactiv'; allowed: batch"),
+        ({"policy": ""}, "metadata policy: no policy ''; allowed: batch, development, interactive, realtime"),
+        ({"policy": "a\nb"}, r"metadata policy: no policy 'a\nb'; allowed"),
+        ({"polciy": "x"}, "metadata polciy: did you mean policy? unknown key; allowed: "),
+        ({"policyFromEnv": "X"}, "metadata policyFromEnv: did you mean policy? unknown key"),
         ({"replicas.max": "9"}, "metadata replicas.max: '9'; allowed: absent, as in the cluster"),
         ({"replicas.max": "\x00"}, r"found '\x00'; allowed: "),
         ({"replicas.max": "9" * 2000}, "metadata replicas.max: 2000 characters; allowed: 1024"),
@@ -249,7 +249,7 @@ async def test_removed_policy_is_named_until_it_is_back(
     code, text = await client.refusal("IsActive", reference())
     assert (code, text) == (
         Code.INVALID_ARGUMENT,
-        "ScaledObject prod/llama: metadata policy: 'interactive'; allowed: batch, development, realtime",
+        "ScaledObject prod/llama: metadata policy: no policy 'interactive'; allowed: batch, development, realtime",
     )
     client.world.book = book
     assert (await client.stub.IsActive(reference())).result
@@ -269,7 +269,7 @@ async def test_all_problems_are_reported_once(client: Client):
     client.world.cluster.add(scaled_object("llama", problem=problem))
     code, text = await client.refusal("IsActive", reference(polciy="x", policy="gold"))
     assert code == Code.INVALID_ARGUMENT
-    assert text.startswith(f"ScaledObject prod/llama: {problem}; metadata policy: 'gold'; allowed: ")
+    assert text.startswith(f"ScaledObject prod/llama: {problem}; metadata policy: no policy 'gold'; allowed: ")
     assert text.count("polciy") == 1
 
 
@@ -296,8 +296,8 @@ class TestRefusals:
         client.world.decide()
         target, refusals = scaled_object("llama").target, client.world.answers.refusals
         await self.refuse(client, policy="gold")
-        assert refusals.for_workload(target).startswith(
-            "KEDA is refused: ScaledObject prod/llama: metadata policy: 'gold'"
+        assert refusals.by_workload()[target].startswith(
+            "KEDA is refused: ScaledObject prod/llama: metadata policy: no policy 'gold'"
         )
         assert [outcome.status for outcome in await client.world.publish("llama", 4)] == [ChangeStatus.FAILED]
         assert (await client.value()).metricValue == 3

@@ -54,7 +54,7 @@ def test_errors_of_all_files_are_sorted_by_place(tmp_path: Path):
     )
     assert lines(result) == [
         "a.yaml:5:spec.priority: not a whole number",
-        "a.yaml:6:spec.weigth: unknown key",
+        "a.yaml:6:spec.weigth: did you mean weight? unknown key",
         "b.yaml:4:spec.tolerance: too large",
         "c.yaml:2:: not valid YAML: did not find expected node content",
     ]
@@ -121,7 +121,7 @@ def test_the_default_policy_may_be_one_that_is_checked(tmp_path: Path):
     broken = checked(tmp_path, b=POLICY.replace("mine", "ours") + "spec: {weight: x}\n").findings
     assert check([tmp_path], replace(BOOK, default="ours")).findings == broken
     (tmp_path / "b.yaml").unlink()
-    with pytest.raises(PolicyError, match=r"--default-policy: no such policy, found 'mime'; allowed: .*mean mine"):
+    with pytest.raises(PolicyError, match=r"--default-policy: did you mean mine\? no such policy, found 'mime'"):
         check([tmp_path], replace(BOOK, default="mime"))
 
 
@@ -195,7 +195,7 @@ def test_problems_in_a_config_map_name_key_and_line(tmp_path: Path):
         broken = checked(tmp_path, a=config_map(name, mine_yml=POLICY + "spec: [\n"))
         assert "not valid YAML" in broken.findings[0].problem
     result = checked(tmp_path, a=config_map(mine_yaml=POLICY.replace("Policy", "Polcy")))
-    assert lines(result) == ["mine.yaml:2:kind: unknown kind"]
+    assert lines(result) == ["mine.yaml:2:kind: did you mean Policy? unknown kind"]
 
 
 def test_duplicate_policies_in_a_config_map_are_an_error(tmp_path: Path):
@@ -304,7 +304,7 @@ def test_a_policy_of_another_version_names_the_known_one(tmp_path: Path):
 @pytest.mark.parametrize(
     ("found", "meant", "place"),
     [
-        ("kind: Policy", "kind: Polcy", "a.yaml:2:kind: unknown kind"),
+        ("kind: Policy", "kind: Polcy", "a.yaml:2:kind: did you mean Policy? unknown kind"),
         ("vllm-autoscaler.io/", "vllm-autoscaller.io/", "a.yaml:1:apiVersion: unknown version"),
     ],
 )
@@ -352,7 +352,7 @@ def test_a_link_that_leads_out_of_its_folder_is_refused(tmp_path: Path):
 
 def test_a_key_with_a_line_break_is_reported_in_one_line(tmp_path: Path):
     result = checked(tmp_path, a=POLICY.replace("{name: mine}", '{"na\\nme": mine, name: mine}'))
-    assert lines(result) == ["a.yaml:3:metadata.na\\nme: unknown key"]
+    assert lines(result) == ["a.yaml:3:metadata.na\\nme: did you mean name? unknown key"]
 
 
 @pytest.fixture(scope="module")

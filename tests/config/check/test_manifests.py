@@ -67,14 +67,15 @@ def test_good_annotations_have_nothing_to_find():
 @pytest.mark.parametrize(
     ("name", "value", "problem", "allowed"),
     [
-        ("polcy", "realtime", "unknown annotation", "did you mean policy?"),
-        ("policy", "reltime", "no such policy", "did you mean realtime?"),
+        ("polcy", "realtime", "did you mean policy? unknown annotation", "docs/reference/policy.md"),
+        ("mode", "llama", "did you mean model? unknown annotation", "docs/reference/policy.md"),
+        ("policy", "reltime", "did you mean realtime? no such policy", "batch, development"),
         ("policy", "'Not A Name'", "not a name", "a-z, 0-9"),
         ("min-replicas", "2", "not text, which Kubernetes requires", "in quotes"),
         ("min-replicas", "'-1'", "negative", "from 0 to 10,000"),
         ("min-replicas", "'20'", "above max", "replicas.max, which is 16"),
         ("max-replicas", "'0'", "too small", "from 1 to 10,000"),
-        ("override.objective.tfft", "1s", "unknown annotation", "did you mean override.objective.ttft?"),
+        ("override.objective.tfft", "1s", "did you mean override.objective.ttft? unknown annotation", ""),
         ("override.objective.ttft", "'200'", "a duration without a unit", "150ms"),
         ("override.prewarm", "'[]'", "unknown annotation", ""),
         ("paused", "'yes'", "unknown", "true, false"),

@@ -135,8 +135,8 @@ def test_a_missing_policy_is_reported_and_nothing_is_scaled():
     assert compiled.names == ("realtime", "", "batch")
     assert set(compiled.problems) == {1}
     assert compiled.problems[1] == (
-        "policy 'reltime' does not exist, so the workload is not scaled; "
-        "allowed: batch, development, interactive, realtime (did you mean realtime?)"
+        "did you mean realtime? policy 'reltime' does not exist, so the workload is not scaled; "
+        "allowed: batch, development, interactive, realtime"
     )
     assert all(np.isnan(getattr(compiled.spec, field.name)[1]) for field in fields(Spec))
     assert np.isnan(compiled.windows.at(NOON_S, 0.0).replicas[1]).all()

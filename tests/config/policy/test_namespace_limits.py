@@ -156,7 +156,7 @@ def test_workloads_of_other_namespaces_keep_what_they_state(tmp_path: Path):
     [
         ("{maxPriority: 1}", "spec.namespaces[0].name: missing; allowed: "),
         ("{name: Team, maxPriority: 1}", "spec.namespaces[0].name: not a name, found 'Team'; allowed: "),
-        ("{name: a, maxPrioritie: 1}", "(did you mean maxPriority?)"),
+        ("{name: a, maxPrioritie: 1}", ".maxPrioritie: did you mean maxPriority? unknown key, found"),
         ("{name: a, maxPriority: high}", "spec.namespaces[0].maxPriority: not a whole number, found 'high'"),
         ("{name: a, maxMinReplicas: 0}", "spec.namespaces[0].maxMinReplicas: too small, found '0'; allowed: "),
         ("{name: a, maxWeight: 0}", "spec.namespaces[0].maxWeight: too small, found '0'; allowed: "),

@@ -75,9 +75,9 @@ def test_the_example_of_the_design_is_read_in_full(tmp_path: Path):
 @pytest.mark.parametrize(
     ("spec", "line", "key", "problem", "value", "allowed"),
     [
-        ("  objectiv: {ttft: 1s}", 6, "spec.objectiv", "unknown key", "", "did you mean objective?"),
-        ("  replicas:\n    mim: 1", 7, "spec.replicas.mim", "unknown key", "1", "max, min (did you mean min?)"),
-        ("  scale_up: {per: 15s}", 6, "spec.scale_up", "unknown key", "", "did you mean scaleUp?"),
+        ("  objectiv: {ttft: 1s}", 6, "spec.objectiv", "did you mean objective? unknown key", "", "tolerance"),
+        ("  replicas:\n    mim: 1", 7, "spec.replicas.mim", "did you mean min? unknown key", "1", "max, min"),
+        ("  scale_up: {per: 15s}", 6, "spec.scale_up", "did you mean scaleUp? unknown key", "", "scaleUp"),
         ("  replicas:\n    max: 3\n    min: 4", 8, "spec.replicas.min", "above max", "4", "which is 3"),
         ("  replicas: {min: -1}", 6, "spec.replicas.min", "negative", "'-1'", "from 0 to 10,000"),
         ("  replicas: {max: many}", 6, "spec.replicas.max", "not a whole number", "'many'", "a whole number from 1"),
@@ -198,7 +198,7 @@ def test_a_default_policy_that_does_not_exist_is_an_error(tmp_path: Path):
     path = write(tmp_path, f"{BARE}---\n{BARE}".replace("test", "interactve", 1))
     (finding,) = findings_of(path)
     assert (finding.key, finding.value) == ("--default-policy", "'interactive'")
-    assert "interactve, test (did you mean interactve?)" in finding.allowed
+    assert (finding.problem, finding.allowed) == ("did you mean interactve? no such policy", "interactve, test")
 
 
 def test_a_folder_ignores_other_files(tmp_path: Path):

@@ -20,7 +20,7 @@ from autoscaler.config.annotations import (
     override_path,
     read,
 )
-from autoscaler.config.findings import one_of, shown
+from autoscaler.config.findings import shown, unknown
 from autoscaler.config.policy.compile import NO_POLICY, OverrideError, override_value
 from autoscaler.config.policy.namespace_limits import PREWARM
 from autoscaler.config.policy.schema import OVERRIDES
@@ -81,7 +81,7 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
         elif name.startswith(OVERRIDE):
             read_override(name.removeprefix(OVERRIDE), value, problems)
         else:
-            problems.append(f"{PREFIX}{shown(name)} is not known; allowed: {one_of(KNOWN, name)}")
+            problems.append("; allowed: ".join(unknown(f"{PREFIX}{shown(name)} is not known", KNOWN, name)))
     return Declared(
         policy=(NO_POLICY if found["policy"] is None else found["policy"]) if "policy" in found else None,
         overrides=tuple(sorted(overrides.items())),
@@ -106,7 +106,7 @@ def read_override(path: str, text: str, problems: list[str], name: str = "") -> 
     name: the name of the annotation, if it is not the path.
     """
     if path not in OVERRIDES:
-        problems.append(f"{shown(path)} cannot be overridden; allowed: {one_of(OVERRIDES, path)}")
+        problems.append("; allowed: ".join(unknown(f"{shown(path)} cannot be overridden", OVERRIDES, path)))
         return {}
     try:
         if len(text) > VALUE_LIMIT:

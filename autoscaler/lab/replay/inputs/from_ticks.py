@@ -24,7 +24,7 @@ from autoscaler.adapters.prometheus.range.resample import (
     WorkloadHistory,
     forward_fill,
 )
-from autoscaler.config.findings import one_of, shown
+from autoscaler.config.findings import shown, unknown
 from autoscaler.core.explain.format import count
 from autoscaler.core.model.published import VERSION
 from autoscaler.core.readings.rates import RATE_WINDOW_S
@@ -99,9 +99,9 @@ def read(
             f", besides {without_rate} that tell{'s' if without_rate == 1 else ''} no rate" if without_rate else ""
         )
         beside = f"; beside it from {outside[0]} to {outside[-1]}" if outside else ""
+        cause = f"{there}{rateless}, at least 2 are needed{beside}"
         raise TicksError(
-            f"{path}: {there}{rateless}, at least 2 are needed{beside}; "
-            f"other workloads: {one_of(map(_printable_name, others), workload)}"
+            f"{path}: " + "; other workloads: ".join(unknown(cause, map(_printable_name, others), workload, ""))
         )
     moments_s = np.array(times)
     step_s = max(round(float(np.median(np.diff(moments_s)))), 1.0)

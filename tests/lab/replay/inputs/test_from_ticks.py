@@ -212,7 +212,7 @@ def test_truncated_file_is_read_up_to_its_last_whole_line(tmp_path: Path) -> Non
         ([], "1 tick of workload team/llama in the interval, at least 2 are needed; other workloads: none"),
         (
             [line(15, workload="team/lama"), line(15, workload="a\x1b[2J"), line(15, workload=7)],
-            r"other workloads: a\\x1b\[2J, team/lama \(did you mean team/lama\?\)",
+            r"did you mean team/lama\? 1 tick .*; other workloads: a\\x1b\[2J, team/lama",
         ),
     ],
 )
