@@ -1,4 +1,4 @@
-"""Interfaces between the loop and the outside world. Adapters implement them; `adapters.in_memory` is the simplest."""
+"""Interfaces between the loop and the outside world. Adapters implement them."""
 
 from __future__ import annotations
 

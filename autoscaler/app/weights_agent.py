@@ -36,7 +36,6 @@ from autoscaler.weights.store import WeightStore
 log = structlog.get_logger(__name__)
 
 SYNC_S = 30.0
-MAX_COLUMNS = 1000
 
 Given = Mapping[str, Any]
 

@@ -29,7 +29,6 @@ GKE_SLICE_LABEL = "cloud.google.com/gke-gpu-partition-size"  # "1g.5gb": each de
 MEMORY_LABELS = ("nvidia.com/gpu.memory", "amd.com/gpu.vram", "karpenter.k8s.aws/instance-gpu-memory")
 ZONE_LABELS = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 MIG_STRATEGY_LABEL = "nvidia.com/mig.strategy"
-MIG_LAYOUT_LABEL = "nvidia.com/mig.config"  # the layout that is wanted
 MIG_STATE_LABEL = "nvidia.com/mig.config.state"
 MIG_NOT_READY = ("pending", "rebooting", "failed")  # states in which the devices of a node change, or could not
 VOLATILE_LABELS = ("nvidia.com/gfd.timestamp",)  # rewritten every minute, and read by no template

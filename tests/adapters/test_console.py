@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from autoscaler.adapters.console import MAX_ROWS, ChangeLines, JsonLines, LiveTable
-from autoscaler.adapters.in_memory import AlwaysLeading, LoopClock, MemorySamples, RecordingActuator
+from autoscaler.adapters.in_memory import AlwaysLeading, RecordingActuator
 from autoscaler.config.policy.parse import load
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.published import VERSION
@@ -18,6 +18,7 @@ from autoscaler.core.model.samples import SourceReport
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Recorder, TickRecord, Unavailable
 from tests.core.world import fleet, samples
+from tests.harness.in_memory import LoopClock, MemorySamples
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 

@@ -371,7 +371,7 @@ def test_check_exits_2_when_policies_cannot_be_used(tmp_path: Path):
     good.write_text(_policy("weight: 2"))
     for options, part in (
         (("--policies", policy), f"{policy}:5"),
-        (("--default-policy", "chatt"), "--default-policy: no such policy"),
+        (("--default-policy", "chatt"), "--default-policy: did you mean chat? no such policy"),
     ):
         refused = execute(tmp_path, "check", good, *options)
         assert (refused.returncode, refused.stdout) == (2, "")

@@ -8,20 +8,14 @@ import numpy as np
 import pytest
 import structlog
 
-from autoscaler.adapters.in_memory import (
-    AlwaysLeading,
-    LoopClock,
-    MemoryCluster,
-    MemoryRecorder,
-    MemorySamples,
-    MemoryState,
-)
+from autoscaler.adapters.in_memory import AlwaysLeading
 from autoscaler.config.policy.parse import load
 from autoscaler.core.snapshot import ManualOverride, Snapshot
 from autoscaler.daemon.checkpoint import MAX_AGE_S, SAVE_PERIOD_S, START_WAIT_S, Checkpointer
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Unavailable
 from tests.core.world import fleet, samples
+from tests.harness.in_memory import LoopClock, MemoryCluster, MemoryRecorder, MemorySamples, MemoryState
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 

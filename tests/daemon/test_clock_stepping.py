@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.adapters.in_memory import LoopClock
 from autoscaler.adapters.web.readiness import Readiness
 from autoscaler.config.policy.parse import load
 from tests.daemon.test_loop import World
+from tests.harness.in_memory import LoopClock
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 

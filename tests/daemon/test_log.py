@@ -7,13 +7,14 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from autoscaler.adapters.in_memory import AlwaysLeading, LoopClock, MemoryCluster, MemorySamples, RecordingActuator
+from autoscaler.adapters.in_memory import AlwaysLeading, RecordingActuator
 from autoscaler.config.policy.parse import load
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.daemon.log import LogRecorder
 from autoscaler.daemon.loop import Loop
 from tests.core.world import fleet, samples
+from tests.harness.in_memory import LoopClock, MemoryCluster, MemorySamples
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 BOOK = load(())

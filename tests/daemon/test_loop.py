@@ -9,14 +9,7 @@ from itertools import pairwise
 import pytest
 import structlog
 
-from autoscaler.adapters.in_memory import (
-    AlwaysLeading,
-    LoopClock,
-    MemoryCluster,
-    MemoryRecorder,
-    MemorySamples,
-    RecordingActuator,
-)
+from autoscaler.adapters.in_memory import AlwaysLeading, RecordingActuator
 from autoscaler.config.policy.namespace_limits import NamespaceLimits
 from autoscaler.config.policy.parse import load
 from autoscaler.core.model.fleet import Fleet, Workload, WorkloadRef
@@ -24,6 +17,7 @@ from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.daemon.loop import Loop, follower_period_s
 from autoscaler.ports import ChangeStatus, Unavailable, Unwritable
 from tests.core.world import fleet, samples
+from tests.harness.in_memory import LoopClock, MemoryCluster, MemoryRecorder, MemorySamples
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoscaler.adapters.in_memory import AlwaysLeading, MemoryRecorder, MemorySamples, MemoryState, RecordingActuator
+from autoscaler.adapters.in_memory import AlwaysLeading, RecordingActuator
 from autoscaler.adapters.prometheus.range.recent import RecentHistory
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import PrometheusSettings
@@ -22,6 +22,7 @@ from tests.adapters.prometheus.range.test_history import prometheus_with
 from tests.adapters.prometheus.range.test_past_tokens import engine
 from tests.adapters.prometheus.range.test_recent import DURATION_S, END_S, NOW_S, Backfilled, Clock, cluster
 from tests.core.world import samples
+from tests.harness.in_memory import MemoryRecorder, MemorySamples, MemoryState
 from tests.harness.process import eventually
 
 pytestmark = pytest.mark.integration

@@ -46,11 +46,8 @@ class Refusals:
         self._answered_s[key] = self._clock.now_s()
         self._refused.pop(key, None)
 
-    def for_workload(self, ref: WorkloadRef) -> str:
-        """Return why KEDA's calls for a workload are refused; "": they are not."""
-        return self.by_workload().get(ref, "") if self._refused else ""
-
     def by_workload(self) -> dict[WorkloadRef, str]:
+        """Return why KEDA's calls are refused, by the workload that they are for."""
         return {
             refusal.target: f"KEDA is refused: {refusal.text}"
             for refusal in self._lasting().values()

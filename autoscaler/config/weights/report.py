@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from autoscaler.config.findings import UNREADABLE, shown
-from autoscaler.config.weights.source import KEY_CHARS, parse
+from autoscaler.config.weights.source import parse
 
 FORMAT = 1
 MAX_MODELS = 64
@@ -25,7 +25,6 @@ LABEL_PREFIX = "weights.vllm-autoscaler.io/"
 ANNOTATION = "weights.vllm-autoscaler.io/report"
 READY_LABEL = "ready"
 
-_KEY = re.compile(rf"[0-9a-f]{{{KEY_CHARS}}}")
 _WORD = re.compile(r"[a-z0-9_]{0,32}")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.published import PublishedEnum
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
+from autoscaler.core.table.columns import Columns, FloatColumn, IntColumn
 
 
 class Link(PublishedEnum):
@@ -46,7 +46,3 @@ class Chain(Columns):
         unknown, links, none = np.full(rows, np.nan), np.full((len(Link), rows), np.nan), np.full(rows, -1)
         cause = np.full(rows, int(Cause.WINDOW))
         return cls(unknown, unknown, cause, none, links, unknown, links if lead_s is None else lead_s, np.zeros(rows))
-
-    def is_running(self, link: Link, now_s: float) -> BoolColumn:
-        """Return the workloads whose link has started; bool[W]."""
-        return np.asarray(self.starts_s[link] <= now_s)

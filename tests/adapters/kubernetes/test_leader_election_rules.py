@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from autoscaler.adapters.in_memory import LoopClock
 from autoscaler.adapters.kubernetes.api.client import ApiError
 from autoscaler.adapters.kubernetes.leader_election import COUNTS, LONGEST_LEASE_S, Elector
 from autoscaler.config.settings import LeaseSettings
 from tests.adapters.kubernetes.world import running
+from tests.harness.in_memory import LoopClock
 
 pytestmark = pytest.mark.looptime
 

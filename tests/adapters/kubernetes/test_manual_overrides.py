@@ -5,7 +5,6 @@ import math
 
 import pytest
 
-from autoscaler.adapters.in_memory import LoopClock
 from autoscaler.adapters.kubernetes.api.client import FIELD_MANAGER
 from autoscaler.adapters.kubernetes.count_writers import UNNAMED, Writer
 from autoscaler.adapters.kubernetes.manual_overrides import (
@@ -19,6 +18,7 @@ from autoscaler.adapters.kubernetes.manual_overrides import (
 )
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.core.snapshot import ManualOverride
+from tests.harness.in_memory import LoopClock
 
 pytestmark = pytest.mark.looptime
 

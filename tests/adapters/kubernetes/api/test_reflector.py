@@ -16,7 +16,6 @@ import pytest
 from aiohttp import web
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.in_memory import LoopClock
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.client import BODY_LIMIT_BYTES, ApiError, Kube
 from autoscaler.adapters.kubernetes.api.reflector import QUICK_END_S, Reflector, Resource, WatchTimes
@@ -39,6 +38,7 @@ from tests.adapters.kubernetes.api.fake_server import (
     stream,
 )
 from tests.adapters.kubernetes.world import World, names, running, synced, until
+from tests.harness.in_memory import LoopClock
 from tests.harness.kube_api import KubeApi
 from tests.harness.process import eventually
 
