@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscaler.core.allocate.pools import GpuDemands
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.pairs import Pairs
@@ -266,13 +267,13 @@ def observed(observation: Observation, arrivals: Arrivals | None = None, pods: P
     """Wrap a plain observation of pods that make progress, trusted for long; without pods unless given."""
     pods = PodSamples.filled(0) if pods is None else pods
     rows = len(observation.replicas)
-    unlimited, no = np.full(rows, np.inf), np.zeros(rows, dtype=bool)
+    no = np.zeros(rows, dtype=bool)
     return Observed(
         observation=observation,
         starts=Starts.unknown(rows, len(pods.time_s)),
         arrivals=arrivals or Arrivals.blank(rows),
         pods=measure_pods(pods, 0.0, PodState.blank(len(pods.time_s))),
-        claims=Claims(unlimited, unlimited, unlimited, no, no),
+        claims=claims(rows),
         trusted=~no,
         trusted_since_s=np.full(rows, -np.inf),
         last_tick_s=np.full(rows, np.nan),
@@ -285,3 +286,22 @@ def observe_first(cluster: Fleet, rules: Spec | None = None, **readings: float |
     """Observe a world for the first time; return one number per column."""
     observation, _ = observe_once(cluster, rules=rules, **readings)
     return {name: column[0] for name, column in vars(observation).items()}
+
+
+def claims(rows: int, **columns: Any) -> Claims:
+    """Return claims without a limit, but for the given columns; None: as without it."""
+    unlimited, no = np.full(rows, np.inf), np.zeros(rows, dtype=bool)
+    plain = Claims(unlimited, unlimited, unlimited, no, no)
+    return replace(plain, **_columns(vars(plain), columns))
+
+
+def demands(desired: Any, **columns: Any) -> GpuDemands:
+    """Return the demands of workloads that are trusted, ours and busy, but for the given columns; None: likewise."""
+    wanted = np.array(desired, float)
+    none, yes = np.zeros(len(wanted)), np.ones(len(wanted), dtype=bool)
+    plain = GpuDemands(wanted, wanted, none, none, yes, yes, ~yes, ~yes, none)
+    return plain._replace(**_columns(plain._asdict(), columns))
+
+
+def _columns(plain: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.array(column, plain[name].dtype) for name, column in columns.items() if column is not None}

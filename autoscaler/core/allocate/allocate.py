@@ -11,6 +11,7 @@ from autoscaler.core.allocate import pools, sleep
 from autoscaler.core.allocate.answers import AnswerState, Standing, apply_holds, count_kept, count_taking, judge
 from autoscaler.core.allocate.mixes import Mixes
 from autoscaler.core.allocate.pairs import PairRows
+from autoscaler.core.allocate.pools import GpuDemands
 from autoscaler.core.allocate.retries import Failures
 from autoscaler.core.allocate.sleep import SleepState
 from autoscaler.core.model.fleet import Fleet
@@ -37,16 +38,12 @@ class AllocateState(Columns):
 
 
 class _Sharing(NamedTuple):
-    """The facts by which desired replicas get GPUs; every column [W]."""
+    """The facts by which desired replicas get GPUs."""
 
     inp: TickInput
     observed: Observed
     standing: Standing
-    has_policy: BoolColumn  # the daemon sets the count, by a valid policy
-    idle: BoolColumn  # no work, and can be woken
-    can_wait: BoolColumn  # for a new replica, by its policy
-    scheduled: FloatColumn  # replicas with GPUs
-    arrivals_per_s: FloatColumn  # requests; NaN: not known
+    demands: GpuDemands  # without the replicas that are desired
 
     def share(self, desired: FloatColumn, base: FloatColumn) -> FloatColumn:
         """Return the allocation of pools and quotas; float64[W]. desired, base: float64[W], replicas."""
@@ -56,20 +53,8 @@ class _Sharing(NamedTuple):
         kept = np.fmax(np.where(unfollowed & (follows < present), present, 0.0), count_kept(desired, fleet))
         if fleet.former is not None:  # what serves is not cut because a later template needs more
             kept = np.fmax(kept, np.minimum(or_zero(follows), np.fmin(fleet.former, self.observed.observation.ready)))
-        return pools.share(
-            follows,
-            base,
-            fleet,
-            self.inp.spec,
-            replace(claims, replicas=np.fmin(claims.replicas, np.where(unfollowed, present, np.inf))),
-            self.observed.trusted,
-            self.has_policy,
-            self.idle,
-            self.can_wait,
-            self.scheduled,
-            self.arrivals_per_s,
-            kept,
-        )
+        claims = replace(claims, replicas=np.fmin(claims.replicas, np.where(unfollowed, present, np.inf)))
+        return pools.share(fleet, self.inp.spec, claims, self.demands._replace(desired=follows, base=base, kept=kept))
 
 
 def allocate(
@@ -92,16 +77,19 @@ def allocate(
     pairs = PairRows.of(inp, has_policy)
     standing, answers = judge(inp.fleet, inp.now_s, before.answers)
     idle_s = target.idle_s if pairs is None else pairs.least_of_both(target.idle_s)
-    sharing = _Sharing(
-        inp=inp,
-        observed=observed,
-        standing=standing,
-        has_policy=has_policy,
-        idle=is_idle(inp, observed.observation, idle_s),
-        can_wait=inp.spec.can_wait(observed.observation.cold_start_s),
+    none, cold_start_s = np.zeros(len(ours)), observed.observation.cold_start_s
+    demands = GpuDemands(
+        desired=none,
+        base=none,
+        kept=none,
         scheduled=count_scheduled(inp.fleet),
-        arrivals_per_s=arrivals.recent_per_s(observed.arrivals, observed.observation.cold_start_s),
+        trusted=observed.trusted,
+        ours=has_policy,
+        idle=is_idle(inp, observed.observation, idle_s),
+        can_wait=inp.spec.can_wait(cold_start_s),
+        arrivals_per_s=arrivals.recent_per_s(observed.arrivals, cold_start_s),
     )
+    sharing = _Sharing(inp, observed, standing, demands)
     requests_each = known_capacity.concurrency * inp.spec.target_usage
     mixes, failures = Mixes.of(inp, observed, requests_each, target.informed & has_policy, before.failures)
 

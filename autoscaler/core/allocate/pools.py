@@ -12,6 +12,7 @@ do not limit a workload if the GPUs of its replicas are unknown.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,108 +37,146 @@ MOST_REPLICAS = 10_000.0
 """A workload gets at most this many replicas beyond the reserved ones while its pool is short."""
 
 
-def share(
-    desired: FloatColumn,
-    base: FloatColumn,
-    fleet: Fleet,
-    spec: Spec,
-    claims: Claims,
-    trusted: BoolColumn,
-    ours: BoolColumn,
-    idle: BoolColumn,
-    can_wait: BoolColumn,
-    scheduled: FloatColumn,
-    arrivals_per_s: FloatColumn,
-    kept: FloatColumn,
-) -> FloatColumn:
-    """Allocate replicas to each workload; float64[W], at most `desired`.
+class GpuDemands(NamedTuple):
+    """What workloads desire of pools and quotas, and what they have; every column [W]."""
 
-    desired: float64[W], replicas. base: float64[W], those of them that the present load needs; the rest is headroom.
+    desired: FloatColumn  # float64, replicas
+    base: FloatColumn  # float64, those of them that the present load needs; the rest is headroom
+    kept: FloatColumn  # float64, replicas that stay even where fewer are desired, so that their GPUs are not free
+    scheduled: FloatColumn  # float64, replicas that have GPUs; a replica that stays without any takes none from others
+    trusted: BoolColumn  # inputs are trusted; otherwise a workload keeps its replicas
+    ours: BoolColumn  # the daemon sets the count; otherwise a workload keeps its GPUs and gets what it desires
+    idle: BoolColumn  # has no work and can be woken
+    can_wait: BoolColumn  # pays for guaranteed headroom of higher priorities
+    arrivals_per_s: FloatColumn  # float64, requests; NaN: not known
+
+
+def share(fleet: Fleet, spec: Spec, claims: Claims, demands: GpuDemands) -> FloatColumn:
+    """Allocate replicas to each workload; float64[W], at most those that it desires.
+
     claims: replicas that count against the pool. Replicas beyond stay in the count and take no GPU.
-    trusted: bool[W]; a workload whose inputs are not trusted keeps its replicas.
-    ours: bool[W]; a workload whose count the daemon does not set keeps its GPUs and is allocated what it desires.
-    idle: bool[W]; these have no work and can be woken.
-    can_wait: bool[W]; these pay for guaranteed headroom of higher priorities.
-    scheduled: float64[W], replicas that have GPUs. A replica that stays without GPUs takes none from others.
-    arrivals_per_s: float64[W], requests; NaN: not known.
-    kept: float64[W], replicas that stay even where fewer are desired, so that their GPUs are not free.
 
     Kept replicas are subtracted from the pool first. Then floors, base replicas and desired replicas are filled in
     turn, each by priority. Weights decide where the GPUs do not suffice for all of one priority.
     """
-    gpus_each = fleet.gpus_per_replica
-    kept = np.fmin(kept, scheduled)
-    present = np.where(trusted, np.fmin(fleet.replicas, scheduled), fleet.replicas)
-    tenants = place_tenants(fleet.quotas)
-    within_quotas = np.fmax(fit_replicas(tenants, gpus_each), np.where(trusted, kept, fleet.replicas))
-    # No node and no quota holds a replica beyond.
-    allocated = np.minimum(np.minimum(desired, np.fmax(claims.fits, present)), within_quotas)
-    pool_gpus = np.append(fleet.pool_gpus, np.nan)[fleet.pool]
-    sized = (fleet.pool >= 0) & ~np.isnan(pool_gpus)
-    # Counts that grew while replicas do not start could exceed the pool together, and all could start at once.
-    allocated = np.where(claims.must_not_grow & sized, np.minimum(allocated, fleet.replicas), allocated)
-    claimed = np.where(ours, np.fmax(np.minimum(allocated, claims.replicas), kept), np.fmin(fleet.replicas, scheduled))
-    counted = (gpus_each > 0) & np.isfinite(gpus_each) & np.isfinite(claimed)
-    limited = sized & counted
-    confined = np.fmin(count_confined(fleet), scheduled)
-    running = list_running(fleet, has_gpus(fleet))
-    places = list_places(fleet) if limited.any() else None
-    if places is not None and len(running.parts.place):
-        # A replica that waits without a claim may have pods that hold GPUs all the same.
-        row, claim = running.row, np.fmin(claimed, claims.replicas_when_short)
-        waits = ~has_gpus(fleet)[running.pod] & (running.number >= claim[row]) & (running.number < allocated[row])
-        places.placement.place(running.sum_held(places, waits & limited[row]))
-    in_short_pool = np.zeros_like(limited) if places is None else _is_short(fleet, running, claimed, limited, places)
-    charged_gpus = np.where(counted, claimed, 0.0) * np.where(counted, gpus_each, 0.0)
-    is_short = in_short_pool | (counted & np.any([limit.copy_with(charged_gpus)[1] for limit in tenants], axis=0))
-    if is_short.any():
-        untouched = np.fmin(fleet.replicas, np.where(ours, allocated, claimed))
-        least = np.where(ours & trusted, kept, untouched)
-        reserved = np.fmin(least, scheduled)
+    contest = _Contest.of(fleet, spec, claims, demands._replace(kept=np.fmin(demands.kept, demands.scheduled)))
+    is_short, in_short_pool = contest.find_short()
+    allocated = contest.settle(is_short, in_short_pool) if is_short.any() else contest.allocated
+    return np.where(demands.ours, np.fmin(allocated, demands.desired), demands.desired)
+
+
+class _Contest(NamedTuple):
+    """Replicas that claim GPUs, and what limits them; every column [W]."""
+
+    fleet: Fleet
+    spec: Spec
+    claims: Claims
+    demands: GpuDemands
+    allocated: FloatColumn  # float64, replicas, as long as no other workload claims the same GPUs
+    claimed: FloatColumn  # float64, those of them that count against the GPUs
+    pool_gpus: FloatColumn  # float64, of its pool; NaN: not known
+    counted: BoolColumn  # the GPUs of its replicas are known
+    running: Running
+    places: Places | None  # None: no pool limits replicas
+    tenants: tuple[TenantLimit, ...]
+
+    @classmethod
+    def of(cls, fleet: Fleet, spec: Spec, claims: Claims, demands: GpuDemands) -> _Contest:
+        gpus_each, tenants = fleet.gpus_per_replica, place_tenants(fleet.quotas)
+        pool_gpus = np.append(fleet.pool_gpus, np.nan)[fleet.pool]
+        allocated = _bound(fleet, claims, demands, tenants)
+        # Counts that grew while replicas do not start could exceed the pool together, and all could start at once.
+        halted = claims.must_not_grow & ~np.isnan(pool_gpus)
+        allocated = np.where(halted, np.minimum(allocated, fleet.replicas), allocated)
+        claimed = np.fmax(np.minimum(allocated, claims.replicas), demands.kept)
+        claimed = np.where(demands.ours, claimed, np.fmin(fleet.replicas, demands.scheduled))
+        counted = (gpus_each > 0) & np.isfinite(gpus_each) & np.isfinite(claimed)
+        limited, running = counted & ~np.isnan(pool_gpus), list_running(fleet, has_gpus(fleet))
+        places = list_places(fleet) if limited.any() else None
+        if places is not None and len(running.parts.place):
+            # A replica that waits without a claim may have pods that hold GPUs all the same.
+            row, claim = running.row, np.fmin(claimed, claims.replicas_when_short)
+            waits = ~has_gpus(fleet)[running.pod] & (running.number >= claim[row]) & (running.number < allocated[row])
+            places.placement.place(running.sum_held(places, waits & limited[row]))
+        columns = allocated, claimed, pool_gpus, counted
+        return cls(fleet, spec, claims, demands, *columns, running, places, tenants)
+
+    @property
+    def limited(self) -> BoolColumn:
+        """Workloads that a pool of known size limits; bool[W]."""
+        return self.counted & ~np.isnan(self.pool_gpus)
+
+    def find_short(self) -> tuple[BoolColumn, BoolColumn]:
+        """Return the workloads of pools or quotas that are short, and those of them in such pools; bool[W] each."""
+        in_short_pool = np.zeros_like(self.counted)
+        if self.places is not None:
+            in_short_pool = _is_short(self.fleet, self.running, self.claimed, self.limited, self.places)
+        gpus = np.where(self.counted, self.claimed, 0.0) * np.where(self.counted, self.fleet.gpus_per_replica, 0.0)
+        in_short_quota = self.counted & np.any([limit.copy_with(gpus)[1] for limit in self.tenants], axis=0)
+        return in_short_pool | in_short_quota, in_short_pool
+
+    def settle(self, is_short: BoolColumn, in_pool: BoolColumn) -> FloatColumn:
+        """Allocate what is short, in order; float64[W]. is_short, in_pool: bool[W], as `find_short` returns them."""
+        fleet, demands, allocated, claimed = self.fleet, self.demands, self.allocated.copy(), self.claimed
+        untouched = np.fmin(fleet.replicas, np.where(demands.ours, allocated, claimed))
+        least = np.where(demands.ours & demands.trusted, demands.kept, untouched)
+        reserved = np.fmin(least, demands.scheduled)
         # Replicas of other workloads of a tenant count as well: they decide which of its replicas borrow.
-        of_tenants = counted & np.any([limit.row >= 0 for limit in tenants], axis=0)
-        in_pool, shared = in_short_pool, None
-        others = limited & ~in_pool
+        of_tenants = self.counted & np.any([limit.row >= 0 for limit in self.tenants], axis=0)
+        shared = None
         while shared is None:
             rows = np.flatnonzero(is_short | in_pool | of_tenants)
-            most = np.where(in_pool & ~is_short, np.inf, claims.replicas_when_short)
-            requested = np.fmax(np.where(ours, np.fmin(claimed, most), reserved), reserved)
-            limits = [limit._replace(row=limit.row[rows]) for limit in tenants]
-            requests = Requests(
-                id=fleet.workload_id[rows],
-                pool=np.where(in_pool, fleet.pool, -1)[rows],
-                gpus_each=gpus_each[rows],
-                reserved=reserved[rows],
-                floor=or_zero(spec.min_replicas[rows]),
-                base=base[rows],
-                most=np.fmin(requested[rows], reserved[rows] + MOST_REPLICAS),
-                scheduled=scheduled[rows],
-                confined=confined[rows],
-                priority=or_zero(spec.priority[rows]),
-                weight=np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
-                urgency=_urgency(arrivals_per_s[rows], gpus_each[rows], scheduled[rows] > 0),
-                idle=idle[rows],
-                can_wait=can_wait[rows],
-                guaranteed_gpus=np.where(in_pool, or_zero(spec.headroom_share * pool_gpus), 0.0)[rows],
-                nominal=_count_left(fleet, rows, reserved[rows] * gpus_each[rows]),
-                running=running.of_rows(rows),
-            )
-            beside = None
-            if places is not None and len(places.sizes) and others.any():
-                beside = sum_gpus(fleet, running, claimed, others, places)
-            shared = _fill(requests, None if places is None else places.of_rows(rows), limits, beside)
-            if shared is None:
-                in_pool, others = limited, np.zeros_like(others)
+            most = np.where(in_pool & ~is_short, np.inf, self.claims.replicas_when_short)
+            requested = np.fmax(np.where(demands.ours, np.fmin(claimed, most), reserved), reserved)
+            requests = self._request(rows, in_pool, reserved, requested)
+            limits = [limit._replace(row=limit.row[rows]) for limit in self.tenants]
+            beside, others = None, self.limited & ~in_pool
+            if self.places is not None and len(self.places.sizes) and others.any():
+                beside = sum_gpus(fleet, self.running, claimed, others, self.places)
+            shared = _fill(requests, None if self.places is None else self.places.of_rows(rows), limits, beside)
+            in_pool = self.limited if shared is None else in_pool
         shared = np.fmin(shared, requested[rows])
         # Replicas that do not start take no GPU, so they stay in the count, as far as an empty pool could hold them.
-        pool_gpus = np.where(sized, np.append(fleet.pool_gpus, np.inf)[fleet.pool], np.inf)[rows]
-        whole_pool = np.floor(pool_gpus / gpus_each[rows] + ROUNDING_GPUS)
+        pool_gpus = np.where(np.isnan(self.pool_gpus), np.inf, self.pool_gpus)[rows]
+        whole_pool = np.floor(pool_gpus / fleet.gpus_per_replica[rows] + ROUNDING_GPUS)
         with_pending = np.fmin(allocated[rows], np.fmax(whole_pool, shared))
         has_pending = (allocated[rows] > claimed[rows]) & (shared >= claimed[rows])
         given = np.fmax(np.where(has_pending, with_pending, shared), least[rows])
         is_cut = is_short[rows] | (in_pool[rows] & (shared < requested[rows]))
         allocated[rows] = np.where(is_cut, given, allocated[rows])
-    return np.where(ours, np.fmin(allocated, desired), desired)
+        return allocated
+
+    def _request(self, rows: IntColumn, in_pool: BoolColumn, reserved: FloatColumn, requested: FloatColumn) -> Requests:
+        """Return what some workloads request. in_pool: bool[W]. reserved, requested: float64[W], replicas."""
+        fleet, spec, demands, gpus_each = self.fleet, self.spec, self.demands, self.fleet.gpus_per_replica
+        arrivals_per_s, scheduled = demands.arrivals_per_s[rows], demands.scheduled[rows]
+        return Requests(
+            id=fleet.workload_id[rows],
+            pool=np.where(in_pool, fleet.pool, -1)[rows],
+            gpus_each=gpus_each[rows],
+            reserved=reserved[rows],
+            floor=or_zero(spec.min_replicas[rows]),
+            base=demands.base[rows],
+            most=np.fmin(requested[rows], reserved[rows] + MOST_REPLICAS),
+            scheduled=scheduled,
+            confined=np.fmin(count_confined(fleet), demands.scheduled)[rows],
+            priority=or_zero(spec.priority[rows]),
+            weight=np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
+            urgency=_urgency(arrivals_per_s, gpus_each[rows], scheduled > 0),
+            idle=demands.idle[rows],
+            can_wait=demands.can_wait[rows],
+            guaranteed_gpus=np.where(in_pool, or_zero(spec.headroom_share * self.pool_gpus), 0.0)[rows],
+            nominal=_count_left(fleet, rows, reserved[rows] * gpus_each[rows]),
+            running=self.running.of_rows(rows),
+        )
+
+
+def _bound(fleet: Fleet, claims: Claims, demands: GpuDemands, tenants: Sequence[TenantLimit]) -> FloatColumn:
+    """Return the desired replicas, without those that no node and no quota could hold; float64[W]."""
+    present = np.where(demands.trusted, np.fmin(fleet.replicas, demands.scheduled), fleet.replicas)
+    stays = np.where(demands.trusted, demands.kept, fleet.replicas)
+    within_quotas = np.fmax(fit_replicas(tenants, fleet.gpus_per_replica), stays)
+    return np.minimum(np.minimum(demands.desired, np.fmax(claims.fits, present)), within_quotas)
 
 
 def _is_short(fleet: Fleet, running: Running, replicas: FloatColumn, limited: BoolColumn, places: Places) -> BoolColumn:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.allocate import pools
-from autoscaler.core.observe.pending import Claims
-from tests.core.world import fleet, node_groups, spec
+from tests.core.world import claims, demands, fleet, node_groups, spec
 
 
 def shared(
@@ -31,27 +30,25 @@ def shared(
     **columns,
 ):
     rows = len(desired)
-    desired = np.array(desired, float)
-    base = desired if base is None else np.array(base, float)
     cluster = fleet(
         [0] * rows,
         replicas=current or [0] * rows,
         gpus_per_replica=np.broadcast_to(np.asarray(gpus_each, float), rows).copy(),
         pool_gpus=np.array([float(gpus)]),
     )
-    known = np.ones(rows, dtype=bool) if trusted is None else np.array(trusted)
+    asked = demands(
+        desired,
+        base=base,
+        kept=kept,
+        scheduled=current if scheduled is None else scheduled,
+        trusted=trusted,
+        ours=ours,
+        idle=idle,
+        arrivals_per_s=[np.nan] * rows if arrivals is None else arrivals,
+    )
     rules = spec(rows, **{"min_replicas": 0.0, **columns})
-    governed = np.ones(rows, dtype=bool) if ours is None else np.array(ours)
-    is_idle = np.zeros(rows, dtype=bool) if idle is None else np.array(idle)
-    with_gpus = np.array((current or [0] * rows) if scheduled is None else scheduled, float)
-    requests_per_s = np.full(rows, np.nan) if arrivals is None else np.array(arrivals, float)
-    claimed, scarce, fits = (np.array(given or [np.inf] * rows, float) for given in (claimed, scarce, fits))
-    never = np.zeros(rows, dtype=bool)
-    claims = Claims(claimed, scarce, fits, never, never if halted is None else np.array(halted))
-    stays = np.zeros(rows) if kept is None else np.array(kept, float)
-    return pools.share(
-        desired, base, cluster, rules, claims, known, governed, is_idle, never, with_gpus, requests_per_s, stays
-    ).tolist()
+    limits = claims(rows, replicas=claimed, replicas_when_short=scarce, fits=fits, must_not_grow=halted)
+    return pools.share(cluster, rules, limits, asked).tolist()
 
 
 def test_replicas_that_stay_take_gpus_from_others():
@@ -113,7 +110,7 @@ def test_a_count_does_not_grow_beyond_what_its_nodes_hold():
 
 def test_pools_that_overlap_share_their_gpus():
     """The first may use two nodes of four GPUs, the second only one of them."""
-    desired, ranks = np.array([6.0, 4.0]), spec(2, min_replicas=0.0, priority=[900.0, 100.0])
+    ranks = spec(2, min_replicas=0.0, priority=[900.0, 100.0])
     cluster = fleet(
         [0, 0],
         replicas=[0, 0],
@@ -121,24 +118,18 @@ def test_pools_that_overlap_share_their_gpus():
         pools=fleet([1]).pools * 2,
         groups=node_groups([4.0, 4.0], [0, 1], [1]),
     )
-    none, many, yes = np.zeros(2), np.full(2, np.inf), np.ones(2, dtype=bool)
-    claims = Claims(many, many, many, ~yes, ~yes)
-    given = pools.share(desired, desired, cluster, ranks, claims, yes, yes, ~yes, ~yes, none, none, none)
-    assert given.tolist() == [6, 2]
+    assert pools.share(cluster, ranks, claims(2), demands([6, 4])).tolist() == [6, 2]
 
 
 def test_replicas_on_a_cordoned_node_stay_and_free_no_gpu():
     """Two replicas of the second run on a cordoned node. The first may not use their GPUs, whatever its priority."""
-    desired, ranks = np.array([6.0, 3.0]), spec(2, min_replicas=0.0, priority=[900.0, 100.0])
+    ranks = spec(2, min_replicas=0.0, priority=[900.0, 100.0])
     cluster = fleet([1, 3], groups=replace(node_groups([4.0, 4.0], [0, 1]), of_node={"open": (0,), "cordoned": (1,)}))
     nodes = ["open", "open", "cordoned", "cordoned"]
     groups = replace(cluster.groups, closed=np.array([False, True]), used=np.array([2.0, 2.0]))
     pods = tuple(pod._replace(node=node) for pod, node in zip(cluster.pods, nodes, strict=True))
     cluster = replace(cluster, pods=pods, groups=groups)
-    none, many, yes = np.zeros(2), np.full(2, np.inf), np.ones(2, dtype=bool)
-    claims, scheduled = Claims(many, many, many, ~yes, ~yes), np.array([1.0, 3.0])
-    given = pools.share(desired, desired, cluster, ranks, claims, yes, yes, ~yes, ~yes, scheduled, none, none)
-    assert given.tolist() == [4, 2]
+    assert pools.share(cluster, ranks, claims(2), demands([6, 3], scheduled=[1, 3])).tolist() == [4, 2]
 
 
 def test_base_replicas_come_before_headroom_of_any_priority():
@@ -184,7 +175,7 @@ def test_floors_are_cut_by_priority_when_they_do_not_fit():
     assert shared([4, 4], gpus=6, min_replicas=4.0, priority=[1.0, 2.0]) == [2, 4]
 
 
-claims = st.lists(
+workloads = st.lists(
     st.tuples(
         st.integers(0, 30),
         st.sampled_from([1.0, 2.0, 4.0, 8.0]),
@@ -197,7 +188,7 @@ claims = st.lists(
 )
 
 
-@given(claims, st.integers(0, 100))
+@given(workloads, st.integers(0, 100))
 def test_allocations_are_whole_bounded_and_waste_little(rows, gpus):
     desired, each, priority, weight, floor = (list(map(float, c)) for c in zip(*rows, strict=True))
     allocated = np.array(shared(desired, gpus, gpus_each=each, priority=priority, weight=weight, min_replicas=floor))
@@ -214,7 +205,7 @@ def test_allocations_are_whole_bounded_and_waste_little(rows, gpus):
         assert gpus - used < min(cut_each)
 
 
-@given(claims, st.integers(0, 100), st.data())
+@given(workloads, st.integers(0, 100), st.data())
 def test_gpus_of_replicas_that_stay_are_not_allocated(rows, gpus, data):
     desired, each, priority, weight, floor = (list(map(float, c)) for c in zip(*rows, strict=True))
     kept = [float(data.draw(st.integers(0, 12))) for _ in rows]
@@ -225,7 +216,7 @@ def test_gpus_of_replicas_that_stay_are_not_allocated(rows, gpus, data):
     assert taken <= max(gpus, np.array(kept) @ np.array(each)) + 1e-9
 
 
-@given(claims, st.integers(0, 100))
+@given(workloads, st.integers(0, 100))
 def test_more_gpus_never_allocate_fewer_replicas(rows, gpus):
     desired, each, _, weight, _ = (list(map(float, c)) for c in zip(*rows, strict=True))
     ones = [1.0] * len(each)  # with unequal sizes whole replicas can trade places
@@ -269,7 +260,7 @@ def test_a_workload_of_unknown_size_gets_what_it_desires():
     assert shared([5, 5], gpus=4, gpus_each=[np.inf, 1.0]) == [5, 4]
 
 
-@given(claims, st.integers(0, 60), st.data())
+@given(workloads, st.integers(0, 60), st.data())
 def test_sharing_takes_no_untrusted_or_foreign_replica(rows, gpus, data):
     desired, each, priority, weight, floor = (list(map(float, c)) for c in zip(*rows, strict=True))
     flags = st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from autoscaler.core.allocate import pools
 from autoscaler.core.allocate.slots import Requests, order
-from autoscaler.core.observe.pending import Claims
 from autoscaler.core.supply.running import Running
 from autoscaler.core.supply.tenants import place_tenants
 from tests.core.explain.stories import ExplainedStory
-from tests.core.world import fleet, node_groups, quotas, spec
+from tests.core.world import claims, demands, fleet, node_groups, quotas, spec
 
 pytestmark = pytest.mark.slow
 
@@ -60,23 +59,16 @@ class Case:
             quotas=(kind,) if limited else (),
         )
         ranks = spec(len(rows), min_replicas=column("floor"), priority=column("priority"), weight=column("weight"))
-        none, many, yes = np.zeros(len(rows)), np.full(len(rows), np.inf), np.ones(len(rows), dtype=bool)
         ours = ~column("reserved").astype(bool)
         desired = np.where(ours, column("desired"), column("current"))
-        given = pools.share(
+        asked = demands(
             desired,
-            np.fmin(column("base"), desired),
-            cluster,
-            ranks,
-            Claims(many, many, many, ~yes, ~yes),
-            yes,
-            ours,
-            column("idle").astype(bool),
-            ~yes,
-            column("current"),
-            none,
-            none,
+            base=np.fmin(column("base"), desired),
+            scheduled=column("current"),
+            ours=ours,
+            idle=column("idle"),
         )
+        given = pools.share(cluster, ranks, claims(len(rows)), asked)
         return given[np.argsort(rows)]
 
     def used(self, replicas):

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from autoscaler.core.allocate import pools
-from autoscaler.core.observe.pending import Claims
-from tests.core.world import fleet, quotas, spec
+from tests.core.world import claims, demands, fleet, quotas, spec
 
 
 def shared(
     desired, *kinds, gpus=np.nan, base=None, current=None, each=1.0, ours=None, idle=None, claimed=None, **columns
 ):
-    rows, wanted = len(desired), np.array(desired, float)
+    rows = len(desired)
     present = current or [0] * rows
     cluster = fleet(
         [0] * rows,
@@ -22,21 +21,9 @@ def shared(
         pool_gpus=[gpus],
         quotas=kinds,
     )
-    many, yes, none = np.full(rows, np.inf), np.ones(rows, dtype=bool), np.zeros(rows)
-    return pools.share(
-        wanted,
-        wanted if base is None else np.array(base, float),
-        cluster,
-        spec(rows, **{"min_replicas": 0.0, **columns}),
-        Claims(many if claimed is None else np.array(claimed, float), many, many, ~yes, ~yes),
-        yes,
-        yes if ours is None else np.array(ours),
-        ~yes if idle is None else np.array(idle),
-        ~yes,
-        np.array(present, float),
-        none,
-        none,
-    ).tolist()
+    asked = demands(desired, base=base, scheduled=present, ours=ours, idle=idle)
+    rules = spec(rows, **{"min_replicas": 0.0, **columns})
+    return pools.share(cluster, rules, claims(rows, replicas=claimed), asked).tolist()
 
 
 def test_a_quota_limits_a_workload_whose_pool_is_of_unknown_size():

@@ -15,11 +15,10 @@ from scipy.sparse.csgraph import maximum_flow
 from autoscaler.core.allocate import pools
 from autoscaler.core.allocate.slots import Requests, order
 from autoscaler.core.model.fleet import NodeGroups
-from autoscaler.core.observe.pending import Claims
 from autoscaler.core.supply.placement import Placement
 from autoscaler.core.supply.placing import Limit, take
 from autoscaler.core.supply.running import Running
-from tests.core.world import fleet, node_groups, spec
+from tests.core.world import claims, demands, fleet, node_groups, spec
 
 pytestmark = pytest.mark.slow
 
@@ -86,21 +85,14 @@ class Case:
             workload_id=column("ids").astype(np.int64),
         )
         ranks = spec(len(rows), min_replicas=column("floor"), priority=column("priority"), weight=column("weight"))
-        none, many, yes = np.zeros(len(rows)), np.full(len(rows), np.inf), np.ones(len(rows), dtype=bool)
-        given = pools.share(
+        asked = demands(
             column("desired"),
-            column("base"),
-            cluster,
-            ranks,
-            Claims(many, many, many, ~yes, ~yes),
-            yes,
-            yes,
-            column("idle").astype(bool),
-            ~yes,
-            column("current"),
-            column("arrivals"),
-            none,
+            base=column("base"),
+            scheduled=column("current"),
+            idle=column("idle"),
+            arrivals_per_s=column("arrivals"),
         )
+        given = pools.share(cluster, ranks, claims(len(rows)), asked)
         return given[np.argsort(rows)]
 
 

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from autoscaler.core.allocate import pools
 from autoscaler.core.allocate.victims import find_victims
 from autoscaler.core.model.fleet import PendingCause, Pod, PodPart
-from autoscaler.core.observe.pending import Claims
 from autoscaler.core.supply.nodes import list_places
 from autoscaler.core.supply.running import Running, sum_gpus
 from tests.core.supply.test_running import share
-from tests.core.world import fleet, node_groups, spec, world
+from tests.core.world import claims, demands, fleet, node_groups, spec, world
 
 
 @dataclass(frozen=True)
@@ -185,12 +184,9 @@ def test_partly_placed_group_keeps_its_node_and_gets_the_rest():
 def test_a_group_that_waits_without_a_claim_holds_what_its_pods_have():
     group, small = Replicas((4.0, 4.0), (0,), ((0, None),)), Replicas((1.0,), (0,), ((1,),))
     seen = cluster([[4, 4]], [group, small, Replicas((4.0,), (0,))])
-    many, yes, none = np.full(3, np.inf), np.ones(3, dtype=bool), np.zeros(3)
-    claims = Claims(np.array([0.0, np.inf, np.inf]), many, many, ~yes, ~yes)
+    limits = claims(3, replicas=[0.0, np.inf, np.inf])
     ranks = spec(3, min_replicas=0.0, priority=[9.0, 9.0, 0.0])
-    found = pools.share(
-        yes + none, yes + none, seen, ranks, claims, yes, yes, ~yes, ~yes, np.array([0, 1, 0]), none, none
-    )
+    found = pools.share(seen, ranks, limits, demands([1, 1, 1], scheduled=[0, 1, 0]))
     assert found.tolist() == [1, 1, 0]
 
 

@@ -14,9 +14,9 @@ from scipy.sparse.csgraph import maximum_flow
 from autoscaler.core.allocate import pools
 from autoscaler.core.allocate.victims import find_victims
 from autoscaler.core.model.fleet import Pod
-from autoscaler.core.observe.pending import Claims, has_gpus
+from autoscaler.core.observe.pending import has_gpus
 from autoscaler.core.supply.running import list_running
-from tests.core.world import fleet, node_groups, spec, world
+from tests.core.world import claims, demands, fleet, node_groups, spec, world
 
 X, Y = 0, 1
 
@@ -37,12 +37,9 @@ def cluster(gpus, admitted, pool, runs, **columns):
 
 def share(seen, desired, base=None, **ranks):
     rows = len(desired)
-    desired = np.array(desired, float)
-    base = desired if base is None else np.array(base, float)
-    none, many, yes = np.zeros(rows), np.full(rows, np.inf), np.ones(rows, dtype=bool)
-    scheduled = np.bincount(seen.pod_workload[has_gpus(seen)], minlength=rows).astype(float)
-    claims, rules = Claims(many, many, many, ~yes, ~yes), spec(rows, **{"min_replicas": 0.0, **ranks})
-    return pools.share(desired, base, seen, rules, claims, yes, yes, ~yes, ~yes, scheduled, none, none).tolist()
+    scheduled = np.bincount(seen.pod_workload[has_gpus(seen)], minlength=rows)
+    rules = spec(rows, **{"min_replicas": 0.0, **ranks})
+    return pools.share(seen, rules, claims(rows), demands(desired, base=base, scheduled=scheduled)).tolist()
 
 
 RANKS = {"priority": [900.0, 500.0, 100.0]}
