@@ -128,6 +128,31 @@ async def test_list_says_whether_an_idle_workload_goes_to_zero(daemon: Daemon, o
     await expect(reasons).to_have_text([re.compile(rf"^Load of .+ · {end}$") for end in ends])
 
 
+async def test_list_names_first_what_keeps_a_count_below_demand(daemon: Daemon, open_page: Open) -> None:
+    tick = World(2).tick()
+    wanted = np.array([4.0, 16.0])
+    stages = np.tile([6.0, 20.0], (len(Stage), 1))
+    stages[Stage.BOUNDS :, 1] = 16.0
+    stages[Stage.ALLOCATION :, 0] = 4.0
+    daemon.record(replace(tick, decision=replace(tick.decision, stages=stages, replicas=wanted)))
+    page = await open_page()
+    reasons = page.locator("#rows td[data-key=reason]")
+    starts = ("4 of 6, short of GPUs or nodes", "20 wanted, at max")
+    await expect(reasons).to_have_text([re.compile(rf"^{start} · ") for start in starts])
+
+
+async def test_list_counts_no_idle_gpus_of_a_workload_at_zero(daemon: Daemon, open_page: Open) -> None:
+    tick = World(2).tick()
+    seen, unread = tick.decision.observation, np.array([np.nan, 1.0])
+    none = np.array([0.0, 1.0])
+    at_zero = replace(seen, ready=none, gpu_loaded=unread, gpu_active=unread)
+    fleet = replace(tick.input.fleet, replicas=none)
+    given, decision = replace(tick.input, fleet=fleet), replace(tick.decision, observation=at_zero)
+    daemon.record(replace(tick, input=given, decision=decision))
+    page = await open_page()
+    await expect(page.locator("#rows td[data-key=idle]")).to_have_text(["0 of 0", "0 of 1"])
+
+
 async def test_list_shows_pending_pods_and_stale_inputs(daemon: Daemon, open_page: Open) -> None:
     tick = World(2).tick()
     classes = np.zeros((len(PendingClass), 2))

@@ -291,7 +291,8 @@ function badges(workload) {
 
 function figures(workload, inputs) {
   const missed = workload.ttft_s != null && workload.ttft_objective_s != null && workload.ttft_s > workload.ttft_objective_s;
-  const gpuHours = workload.loaded_idle_s == null ? null : (workload.loaded_idle_s * (workload.gpus_per_replica ?? 1)) / 3600;
+  const gpus = workload.gpus_per_replica;
+  const gpuHours = workload.loaded_idle_s == null || gpus == null ? null : (workload.loaded_idle_s * gpus) / 3600;
   return [
     ["Desired", count(workload.wanted)],
     ["Recommended by", recommenderName(workload.recommender)],

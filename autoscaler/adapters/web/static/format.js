@@ -90,9 +90,10 @@ export function reason(row) {
   if (row.paused) return "Paused";
   if (row.other_owner) return `Owned by ${row.other_owner}`;
   if (!row.signal && row.wanted === 0) return "At zero: no request is known to wait";
+  const signal = row.signal === "planner" && row.load != null ? `Load of ${count(row.load)}` : row.signal && signalName(row.signal);
+  const short = (row.bound === "allocation" || row.bound === "bounds") && row.wanted < row.demand;
   const parts = [
-    row.signal === "planner" && row.load != null ? `Load of ${count(row.load)}` : row.signal && signalName(row.signal),
-    boundText(row),
+    ...(short ? [boundText(row), signal] : [signal, boundText(row)]), // first what keeps the count below the demand
     ...pendingClasses(row),
     !row.trusted && row.bound !== "unknown" && "inputs not trusted",
   ];

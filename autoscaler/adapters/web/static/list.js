@@ -5,7 +5,10 @@ import { UNKNOWN, count, duration, element, hashOf, reason, setText, share, tota
 const ROW_PX = 38; // as in style.css
 const SPARE_ROWS = 8; // above and below the view
 
-const idle = (row) => (row.gpu_loaded == null || row.gpu_active == null ? null : Math.max(row.gpu_loaded - row.gpu_active, 0));
+const none = (row) => row.current === 0 && row.ready === 0;
+const loaded = (row) => (none(row) ? 0 : row.gpu_loaded);
+const active = (row) => (none(row) ? 0 : row.gpu_active);
+const idle = (row) => (loaded(row) == null || active(row) == null ? null : Math.max(loaded(row) - active(row), 0));
 const missed = (row) => row.ttft_s != null && row.ttft_objective_s != null && row.ttft_s > row.ttft_objective_s;
 const overspent = (row) => row.used_budgets > 1;
 const moving = (row) => row.ready !== row.wanted;
@@ -63,7 +66,7 @@ const COLUMNS = [
     title: "GPU idle",
     number: true,
     sort: idle,
-    text: (row) => (idle(row) == null ? UNKNOWN : `${count(idle(row))} of ${count(row.gpu_loaded)}`),
+    text: (row) => (idle(row) == null ? UNKNOWN : `${count(idle(row))} of ${count(loaded(row))}`),
     state: (row) => (idle(row) > 0 ? "idle" : ""),
   },
 ];
