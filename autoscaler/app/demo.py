@@ -37,7 +37,14 @@ async def demo(*, duration_s: float | None, speed: float, seed: int, as_json: bo
         scrape = ScrapeSettings(dcgm=(fleet.dcgm_url,), gateways=(fleet.gateway_url,))
         settings = Settings(mode=Mode.DIRECT, period_s=DEMO_PERIOD_S, scrape=scrape, http=http)
         sources = await open_sources(stack, settings, clock, policies)
-        parts = LoopParts(clock, fleet, sources, fleet, policies, background=[("world", fleet.run)])
+        parts = LoopParts(
+            clock=clock,
+            workloads=fleet,
+            sources=sources,
+            actuator=fleet,
+            policies=policies,
+            background=[("world", fleet.run)],
+        )
         parts.sleeper = sleeper = await stack.enter_async_context(EngineSleep(scrape, clock, parts.leadership))
         parts.problems = sleeper.problems
         parts.recorders += [pace, LogRecorder()]

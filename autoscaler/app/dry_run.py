@@ -39,7 +39,13 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
             assert settings.prometheus  # the command line requires it
             discovery = DiscoveredFleet(settings.prometheus, clock, settings.namespaces)
             discovered = await stack.enter_async_context(discovery)
-            parts = LoopParts(clock, discovered, [*sources, discovered], RecordingActuator(), policies)
+            parts = LoopParts(
+                clock=clock,
+                workloads=discovered,
+                sources=[*sources, discovered],
+                actuator=RecordingActuator(),
+                policies=policies,
+            )
         console = Console()
         nothing = f"no workload was found; needed: {NEEDED[settings.mode]}"
         if as_json:

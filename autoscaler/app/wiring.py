@@ -45,21 +45,16 @@ from autoscaler.config.quotas import QuotaFiles, StatedQuota
 from autoscaler.config.settings import Mode, NodeRequests, ScrapeSettings, Settings
 from autoscaler.config.system_namespaces import SystemNamespaces
 from autoscaler.core.explain.sentence import explain as explain_row
-from autoscaler.core.model.fleet import Fleet, WorkloadRef
-from autoscaler.core.table.columns import BoolColumn
+from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.daemon.checkpoint import Checkpointer
-from autoscaler.daemon.loop import Loop, follower_period_s
+from autoscaler.daemon.loop import Loop, Parts, follower_period_s
 from autoscaler.daemon.past_week import PastWeek
 from autoscaler.daemon.warm_start import WarmStart
 from autoscaler.ports import (
-    Actuator,
     Clock,
     Leadership,
     ManualOverrides,
-    Recorder,
     SampleSource,
-    Sleeper,
-    WorkloadSource,
 )
 
 log = structlog.get_logger(__name__)
@@ -70,24 +65,16 @@ MAX_PROBLEMS = 50
 Background = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 
 
-@dataclass
-class LoopParts:
-    """The parts of a loop that differ between commands and modes."""
+@dataclass(kw_only=True)
+class LoopParts(Parts):
+    """The parts of a loop that differ between commands and modes, and what runs beside it."""
 
-    clock: Clock
-    workloads: WorkloadSource
     sources: list[SampleSource]
-    actuator: Actuator
     policies: PolicyFiles
     leadership: Leadership = field(default_factory=AlwaysLeading)
-    recorders: list[Recorder] = field(default_factory=list)
     background: list[Background] = field(default_factory=list)
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
     manual_overrides: ManualOverrides | None = None
     detail: Callable[[], dict[str, Any]] = dict  # further facts for /readyz
-    requests_nodes: Callable[[Fleet], BoolColumn] | None = None  # for which workloads nodes can be requested
-    problems: Callable[[], Mapping[WorkloadRef, str]] = dict  # of workloads, as sentences
-    sleeper: Sleeper | None = None  # None: no engine is put to sleep
     page: str = ""  # URL, once HTTP is served
 
 
@@ -150,11 +137,18 @@ async def connect_cluster(
         system=SystemNamespaces({*settings.system_namespaces, *settings.namespaces}, own_namespace()),
     )
     parts = LoopParts(
-        clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken
+        clock=clock,
+        workloads=fleet,
+        sources=sources,
+        actuator=RecordingActuator(),
+        policies=policies,
+        woken=woken,
+        problems=fleet.problems,
+        background=[("cluster", fleet.run)],
+        fetches_weights=settings.weights and settings.mode is not Mode.DRY_RUN,
     )
     leadership = elector or parts.leadership
     publisher = _plan_weights(parts, kube, fleet, settings, writes.manager, leadership) if settings.weights else None
-    parts.problems = fleet.problems
     shared: list[Callable[[], str]] = [lambda: elector.problem] if elector is not None else []
     parts.detail = lambda: _cluster_detail(fleet, shared, parts.problems(), quotas)
     if settings.mode is Mode.DRY_RUN:
@@ -282,7 +276,6 @@ async def build_loop(
     """Build the loop with its recorders and its HTTP server."""
     mode = mode or settings.mode.value
     metrics = metrics or Metrics(mode)
-    recorders = list(parts.recorders)
     prices = Prices(dict(settings.prices))
     if settings.http:
         dashboard = Dashboard(explain_row)
@@ -296,26 +289,16 @@ async def build_loop(
             },
             2 * follower_period_s(settings.period_s) + settings.tick_deadline_s,
         )
-        recorders += [dashboard, metrics, readiness]
+        parts.recorders += [dashboard, metrics, readiness]
         server = HttpServer(settings.http, dashboard=dashboard, metrics=metrics, readiness=readiness, mode=mode)
         await stack.enter_async_context(server)
         parts.page = server.url
     return Loop(
-        clock=parts.clock,
-        workloads=parts.workloads,
-        sources=parts.sources,
+        parts,
         policies=_reloading(parts.policies, metrics),
-        actuator=parts.actuator,
-        recorders=recorders,
-        leadership=parts.leadership,
         period_s=settings.period_s,
         deadline_s=settings.tick_deadline_s,
         prices=prices,
-        woken=parts.woken,
-        problems=parts.problems,
-        requests_nodes=parts.requests_nodes,
-        sleeper=parts.sleeper,
-        fetches_weights=settings.weights and settings.mode is not Mode.DRY_RUN,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import structlog
@@ -55,6 +56,24 @@ SAMPLING, ACTING = 0.5, 0.4
 """Shares of a tick's deadline. The rest is for the decision: a cancelled tick reports none of its changes."""
 
 
+@dataclass
+class Parts:
+    """What a loop reads, and what acts on its decisions and records them."""
+
+    clock: Clock
+    workloads: WorkloadSource
+    sources: Sequence[SampleSource]
+    actuator: Actuator
+    leadership: Leadership
+    recorders: list[Recorder] = field(default_factory=list)
+    sleeper: Sleeper | None = None  # None: it is only said which replicas would sleep and wake
+    woken: asyncio.Event = field(default_factory=asyncio.Event)  # set by adapters to start the next tick at once
+    problems: Callable[[], Mapping[WorkloadRef, str]] = dict  # of workloads, but for their policies; as sentences
+    requests_nodes: Callable[[Fleet], BoolColumn] | None = None
+    """Returns for which workloads a recorder requests nodes, if a decision names places; bool[W]."""
+    fetches_weights: bool = False  # a recorder publishes which weights nodes should fetch
+
+
 class Loop:
     """Runs ticks until it is cancelled.
 
@@ -64,38 +83,17 @@ class Loop:
 
     def __init__(
         self,
+        parts: Parts,
         *,
-        clock: Clock,
-        workloads: WorkloadSource,
-        sources: Sequence[SampleSource],
         policies: Callable[[], PolicyBook],
-        actuator: Actuator,
-        recorders: Sequence[Recorder],
-        leadership: Leadership,
         period_s: float,
         deadline_s: float,
         prices: Prices | None = None,
-        woken: asyncio.Event | None = None,
-        problems: Callable[[], Mapping[WorkloadRef, str]] = dict,
-        requests_nodes: Callable[[Fleet], BoolColumn] | None = None,
-        sleeper: Sleeper | None = None,
-        fetches_weights: bool = False,
     ) -> None:
-        """woken: set by adapters to start the next tick at once.
-
-        problems: returns problems of workloads other than those of their policies, as sentences.
-        requests_nodes: returns for which workloads a recorder requests nodes, if a decision names places; bool[W].
-        sleeper: None in dry-run, which only says which replicas would sleep and wake.
-        fetches_weights: a recorder publishes which weights nodes should fetch.
-        """
-        self._clock = clock
-        self._workloads = workloads
-        self._sources = sources
+        self._parts = parts
+        self._clock = parts.clock
         self._policies = policies
         self._compiler = Compiler()
-        self._actuator = actuator
-        self._recorders = recorders
-        self._leadership = leadership
         self._period_s = period_s
         self._deadline_s = deadline_s
         self._prices = prices or Prices({})
@@ -104,10 +102,6 @@ class Loop:
         self._last: tuple[tuple[Workload, ...], float, float] | None = None  # workloads, clock, Unix time
         self._to_restore: Snapshot | None = None  # merged into memory by the next tick
         self._number = 0
-        self._woken = woken or asyncio.Event()
-        self._problems = problems
-        self._sleeper = sleeper
-        self._requests_nodes, self._fetches_weights = requests_nodes, fetches_weights
         self._failing = False
         self._broken: set[str] = set()  # recorders that failed last time; each failure is logged once
 
@@ -116,7 +110,7 @@ class Loop:
         retry_s = FIRST_RETRY_S
         while True:
             began_s = self._clock.now_s()
-            self._woken.clear()  # first: the tick may miss what happens while it runs
+            self._parts.woken.clear()  # first: the tick may miss what happens while it runs
             await self.attempt()
             await self._clock.sleep(SHORTEST_PAUSE_S)
             period_s = self._own_period_s() if self._number else min(self._period_s, retry_s)
@@ -124,7 +118,7 @@ class Loop:
             await self._pause(began_s + period_s - self._clock.now_s())
 
     def _own_period_s(self) -> float:
-        return self._period_s if self._leadership.leading else follower_period_s(self._period_s)
+        return self._period_s if self._parts.leadership.leading else follower_period_s(self._period_s)
 
     def snapshot(self) -> Snapshot | None:
         """Return the state as of the last tick. None: no tick yet, or a restored state waits for the next one."""
@@ -150,8 +144,8 @@ class Loop:
 
     async def tick(self) -> TickRecord:
         """Sample, decide, act. Raises whatever made the tick fail."""
-        began_s = self._clock.now_s()
-        fleet = self._workloads.fleet()
+        began_s, parts = self._clock.now_s(), self._parts
+        fleet = parts.workloads.fleet()
         specs = self._compiler.compile(fleet.workloads, self._policies())
         fleet = fleet.leave_stopped(~np.isnan(specs.spec.idle_after_s))
         samples = await self._sample(fleet, specs.spec.objectives)
@@ -167,17 +161,17 @@ class Loop:
             samples,
             self._prices.variants(fleet),
             pairs,
-            requests_nodes=self._requests_nodes(fleet) if self._requests_nodes is not None else None,
-            fetches_weights=self._fetches_weights,
+            requests_nodes=parts.requests_nodes(fleet) if parts.requests_nodes is not None else None,
+            fetches_weights=parts.fetches_weights,
         )
         decision, self._memory = tick(inp, self._restored_memory(fleet, now_s, wall_s))
         self._last, self._to_restore = (fleet.workloads, now_s, wall_s), None
 
-        leading = self._leadership.leading
+        leading = parts.leadership.leading
         problems = self._merge_problems(fleet, specs.problems, pairs.problems)
         changes = compute_changes(inp, decision, specs.names, problems, self._prices.of_groups)
-        if leading and self._sleeper is not None:  # first: replicas that wake come before new ones
-            self._sleeper.order(make_sleep_orders(inp, decision), fleet.pods)
+        if leading and parts.sleeper is not None:  # first: replicas that wake come before new ones
+            parts.sleeper.order(make_sleep_orders(inp, decision), fleet.pods)
         outcomes = await self._act(changes) if leading else ()
         self._number += 1
         duration_s = self._clock.now_s() - began_s
@@ -198,7 +192,7 @@ class Loop:
 
     def _merge_problems(self, fleet: Fleet, *of_rows: Mapping[int, str]) -> Mapping[int, str]:
         """Return problems by row: those of workloads first, then those of their policies and pairs."""
-        of_workloads = self._problems()
+        of_workloads = self._parts.problems()
         rows = {workload.ref: row for row, workload in enumerate(fleet.workloads)} if of_workloads else {}
         merged = {rows[ref]: problem for ref, problem in of_workloads.items() if ref in rows}
         for problems in of_rows:
@@ -219,11 +213,11 @@ class Loop:
         """Read all sources concurrently. A source that raises loses only its own readings."""
         budget_s = SAMPLING * self._deadline_s
         answers = await asyncio.gather(
-            *(source.sample(fleet, objectives, budget_s) for source in self._sources), return_exceptions=True
+            *(source.sample(fleet, objectives, budget_s) for source in self._parts.sources), return_exceptions=True
         )
         rows, pods = len(fleet.workloads), len(fleet.pods)
         read: list[Samples] = [Samples.unknown(rows, pods)]
-        for source, answer in zip(self._sources, answers, strict=True):
+        for source, answer in zip(self._parts.sources, answers, strict=True):
             if isinstance(answer, Samples):
                 read.append(answer)
             elif isinstance(answer, Exception):
@@ -236,7 +230,7 @@ class Loop:
         return merge(read)
 
     async def _act(self, changes: Sequence[Change]) -> Sequence[Outcome]:
-        return await self._actuator.apply(changes, ACTING * self._deadline_s) if changes else ()
+        return await self._parts.actuator.apply(changes, ACTING * self._deadline_s) if changes else ()
 
     def _failed(self, error: Exception) -> None:
         if not self._failing:
@@ -251,7 +245,7 @@ class Loop:
 
     def _notify(self, call: Callable[[Recorder], None]) -> None:
         """Call every recorder. One that raises loses only its own record: a broken display must not stop scaling."""
-        for recorder in self._recorders:
+        for recorder in self._parts.recorders:
             name = type(recorder).__name__
             try:
                 call(recorder)
@@ -266,10 +260,10 @@ class Loop:
 
     async def _pause(self, duration_s: float) -> None:
         """Sleep, unless woken."""
-        if duration_s <= 0 or self._woken.is_set():
+        if duration_s <= 0 or self._parts.woken.is_set():
             return
         sleeping = asyncio.ensure_future(self._clock.sleep(duration_s))
-        woken = asyncio.ensure_future(self._woken.wait())
+        woken = asyncio.ensure_future(self._parts.woken.wait())
         try:
             await asyncio.wait((sleeping, woken), return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -54,7 +54,7 @@ from autoscaler.config.settings import KedaSettings, ScrapeSettings
 from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.daemon.log import LogRecorder
-from autoscaler.daemon.loop import Loop
+from autoscaler.daemon.loop import Loop, Parts
 from autoscaler.ports import Leadership
 from bench.micro import fleets, keda, scrape
 from bench.micro.result import show
@@ -95,13 +95,15 @@ async def run_daemon(ports: list[int], pipe: Connection, leading: Leadership) ->
         KedaServer(KedaSettings(host="127.0.0.1", port=0), service, leading) as server,
     ):
         loop = Loop(
-            clock=clock,
-            workloads=cluster,
-            sources=[scraper],
+            Parts(
+                clock=clock,
+                workloads=cluster,
+                sources=[scraper],
+                actuator=answers,
+                recorders=[answers, Dashboard(explain), Metrics("keda"), Readiness(clock, 60.0), LogRecorder()],
+                leadership=leading,
+            ),
             policies=lambda: book,
-            actuator=answers,
-            recorders=[answers, Dashboard(explain), Metrics("keda"), Readiness(clock, 60.0), LogRecorder()],
-            leadership=leading,
             period_s=PERIOD_S,
             deadline_s=30.0,
         )

@@ -43,7 +43,7 @@ from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.daemon.log import LogRecorder
-from autoscaler.daemon.loop import Loop
+from autoscaler.daemon.loop import Loop, Parts
 from bench.micro import decode, fleets
 from bench.micro.result import machine, show
 
@@ -76,13 +76,15 @@ async def ticks(url: str, workloads: int, count: int, period_s: float) -> dict[s
     whole, shown, changed = [], [], []
     async with PrometheusSource(settings, clock) as source:
         loop = Loop(
-            clock=clock,
-            workloads=Cluster(fleets.fleet(workloads), clock),
-            sources=[source],
+            Parts(
+                clock=clock,
+                workloads=Cluster(fleets.fleet(workloads), clock),
+                sources=[source],
+                actuator=RecordingActuator(),
+                recorders=recorders,
+                leadership=AlwaysLeading(),
+            ),
             policies=lambda: book,
-            actuator=RecordingActuator(),
-            recorders=recorders,
-            leadership=AlwaysLeading(),
             period_s=period_s,
             deadline_s=120.0,
         )

@@ -15,7 +15,7 @@ from autoscaler.config.policy.parse import load
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.published import VERSION
 from autoscaler.core.model.samples import SourceReport
-from autoscaler.daemon.loop import Loop
+from autoscaler.daemon.loop import Loop, Parts
 from autoscaler.ports import Recorder, TickRecord, Unavailable
 from tests.core.world import fleet, samples
 from tests.harness.in_memory import LoopClock, MemorySamples
@@ -31,13 +31,15 @@ async def recorded(seen: Fleet, *recorders: Recorder, running: float = 0.0) -> T
             return seen
 
     loop = Loop(
-        clock=LoopClock(),
-        workloads=Cluster(),
-        sources=[MemorySamples(lambda now: samples(now, 0.0, running=running, waiting=0.0))],
+        Parts(
+            clock=LoopClock(),
+            workloads=Cluster(),
+            sources=[MemorySamples(lambda now: samples(now, 0.0, running=running, waiting=0.0))],
+            actuator=RecordingActuator(),
+            recorders=recorders,
+            leadership=AlwaysLeading(),
+        ),
         policies=lambda: load(()),
-        actuator=RecordingActuator(),
-        recorders=recorders,
-        leadership=AlwaysLeading(),
         period_s=5.0,
         deadline_s=5.0,
     )

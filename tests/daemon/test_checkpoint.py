@@ -12,7 +12,7 @@ from autoscaler.adapters.in_memory import AlwaysLeading
 from autoscaler.config.policy.parse import load
 from autoscaler.core.snapshot import ManualOverride, Snapshot
 from autoscaler.daemon.checkpoint import MAX_AGE_S, SAVE_PERIOD_S, START_WAIT_S, Checkpointer
-from autoscaler.daemon.loop import Loop
+from autoscaler.daemon.loop import Loop, Parts
 from autoscaler.ports import Unavailable
 from tests.core.world import fleet, samples
 from tests.harness.in_memory import LoopClock, MemoryCluster, MemoryRecorder, MemorySamples, MemoryState
@@ -58,13 +58,15 @@ class Process:
         self.recorder = MemoryRecorder()
         self.saved: list[float] = []
         self.loop = Loop(
-            clock=self.clock,
-            workloads=self,
-            sources=[MemorySamples(lambda seen: samples(seen, self.clock.now_s(), **self.load))],
+            Parts(
+                clock=self.clock,
+                workloads=self,
+                sources=[MemorySamples(lambda seen: samples(seen, self.clock.now_s(), **self.load))],
+                actuator=cluster,
+                recorders=[self.recorder],
+                leadership=AlwaysLeading(),
+            ),
             policies=lambda: BOOK,
-            actuator=cluster,
-            recorders=[self.recorder],
-            leadership=AlwaysLeading(),
             period_s=5.0,
             deadline_s=30.0,
         )

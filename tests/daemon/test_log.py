@@ -12,7 +12,7 @@ from autoscaler.config.policy.parse import load
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.daemon.log import LogRecorder
-from autoscaler.daemon.loop import Loop
+from autoscaler.daemon.loop import Loop, Parts
 from tests.core.world import fleet, samples
 from tests.harness.in_memory import LoopClock, MemoryCluster, MemorySamples
 
@@ -38,13 +38,15 @@ class World:
         self.problems: tuple[str, ...] = ()
         self.leadership = AlwaysLeading()
         self.loop = Loop(
-            clock=clock,
-            workloads=self.cluster,
-            sources=[MemorySamples(lambda seen: self.read(seen, clock.now_s()))],
+            Parts(
+                clock=clock,
+                workloads=self.cluster,
+                sources=[MemorySamples(lambda seen: self.read(seen, clock.now_s()))],
+                actuator=actuator or self.cluster,
+                recorders=[LogRecorder()],
+                leadership=self.leadership,
+            ),
             policies=lambda: BOOK,
-            actuator=actuator or self.cluster,
-            recorders=[LogRecorder()],
-            leadership=self.leadership,
             period_s=5.0,
             deadline_s=30.0,
         )

@@ -14,7 +14,7 @@ from autoscaler.config.policy.namespace_limits import NamespaceLimits
 from autoscaler.config.policy.parse import load
 from autoscaler.core.model.fleet import Fleet, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
-from autoscaler.daemon.loop import Loop, follower_period_s
+from autoscaler.daemon.loop import Loop, Parts, follower_period_s
 from autoscaler.ports import ChangeStatus, Unavailable, Unwritable
 from tests.core.world import fleet, samples
 from tests.harness.in_memory import LoopClock, MemoryCluster, MemoryRecorder, MemorySamples
@@ -53,18 +53,20 @@ class World:
         self.sources = sources or [MemorySamples(self.read)]
         self.actuator = actuator or self.cluster
         self.loop = Loop(
-            clock=self.clock,
-            workloads=self,
-            sources=self.sources,
+            Parts(
+                clock=self.clock,
+                workloads=self,
+                sources=self.sources,
+                actuator=self,
+                recorders=[*recorders, self.recorder],
+                leadership=leadership or AlwaysLeading(),
+                woken=self.woken,
+                problems=lambda: self.problems,
+                sleeper=sleeper,
+            ),
             policies=lambda: book,
-            actuator=self,
-            recorders=[*recorders, self.recorder],
-            leadership=leadership or AlwaysLeading(),
             period_s=period_s,
             deadline_s=deadline_s,
-            woken=self.woken,
-            problems=lambda: self.problems,
-            sleeper=sleeper,
         )
 
     def fleet(self) -> Fleet:

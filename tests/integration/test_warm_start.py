@@ -14,7 +14,7 @@ from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.planner.season import DAY_BINS
 from autoscaler.daemon.checkpoint import Checkpointer
-from autoscaler.daemon.loop import Loop
+from autoscaler.daemon.loop import Loop, Parts
 from autoscaler.daemon.past_week import PastWeek
 from autoscaler.daemon.warm_start import WarmStart
 from tests.adapters.prometheus.backfill import pod_name
@@ -60,13 +60,15 @@ async def test_fresh_daemon_learns_from_history_beside_its_ticks(tmp_path: Path)
     async with prometheus_with(tmp_path, (*told.samples, *yesterday(told))) as server:
         history = RecentHistory(PrometheusSettings(url=server.url), clock)
         loop = Loop(
-            clock=clock,
-            workloads=site,
-            sources=[MemorySamples(lambda seen: samples(seen, NOW_S, running=1.0))],
+            Parts(
+                clock=clock,
+                workloads=site,
+                sources=[MemorySamples(lambda seen: samples(seen, NOW_S, running=1.0))],
+                actuator=RecordingActuator(),
+                recorders=[recorder],
+                leadership=AlwaysLeading(),
+            ),
             policies=lambda: BOOK,
-            actuator=RecordingActuator(),
-            recorders=[recorder],
-            leadership=AlwaysLeading(),
             period_s=0.2,
             deadline_s=10.0,
         )

@@ -21,7 +21,7 @@ from autoscaler.adapters.kubernetes.events import EventRecorder
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import KedaSettings, Mode
-from autoscaler.daemon.loop import Loop
+from autoscaler.daemon.loop import Loop, Parts
 from tests.adapters.keda.world import Lease
 from tests.adapters.kubernetes.world import KEDA, World, running, synced, until
 from tests.harness.kube_api import KubeApi, granted, load_manifests
@@ -113,13 +113,15 @@ async def test_daemon_uses_exactly_the_shipped_role(kube_api: KubeApi, namespace
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{server.port}"))
         stub = ExternalScalerStub(channel)
         loop = Loop(
-            clock=clock,
-            workloads=fleet,
-            sources=[],
+            Parts(
+                clock=clock,
+                workloads=fleet,
+                sources=[],
+                actuator=answers,
+                recorders=[answers, events],
+                leadership=lease,
+            ),
             policies=lambda: BOOK,
-            actuator=answers,
-            recorders=[answers, events],
-            leadership=lease,
             period_s=1,
             deadline_s=5,
         )

@@ -28,7 +28,7 @@ from autoscaler.config.weights.wishes import config_map_of, decode
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.forecast import BINS, Forecast
 from autoscaler.core.model.weights import SourceStatus
-from autoscaler.daemon.loop import Loop
+from autoscaler.daemon.loop import Loop, Parts
 from tests.adapters.keda.world import Lease, ManualClock
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
 from tests.adapters.kubernetes.node_world import GPU, Nodes, everywhere, row_of
@@ -77,13 +77,15 @@ class Daemon:
         )
         self.fleet.weights.published = self.publisher.published
         self._loop = Loop(
-            clock=SystemClock(),
-            workloads=self.fleet,
-            sources=[],
+            Parts(
+                clock=SystemClock(),
+                workloads=self.fleet,
+                sources=[],
+                actuator=RecordingActuator(),
+                recorders=[self.publisher],
+                leadership=AlwaysLeading(),
+            ),
             policies=lambda: policies.book,
-            actuator=RecordingActuator(),
-            recorders=[self.publisher],
-            leadership=AlwaysLeading(),
             period_s=5.0,
             deadline_s=30.0,
         )
