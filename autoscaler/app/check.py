@@ -14,6 +14,8 @@ from autoscaler.config.check.files import ManifestChecker
 from autoscaler.config.check.files import check as check_files
 from autoscaler.config.findings import PolicyError
 from autoscaler.config.policy.parse import PolicyBook, read_policies
+from autoscaler.config.price_file import KIND as PRICES
+from autoscaler.config.price_file import check_prices
 from autoscaler.config.quotas import KIND as QUOTAS
 from autoscaler.config.quotas import check_quotas
 from autoscaler.ports import (
@@ -26,7 +28,11 @@ def check(files: Sequence[Path], policies: Sequence[Path], default_policy: str, 
     try:
         known = read_policies(policies)
         book = PolicyBook(known.policies, default_policy, known.limits)
-        checkers: dict[str, ManifestChecker] = {"ScaledObject": check_scaled_object, QUOTAS: check_quotas}
+        checkers: dict[str, ManifestChecker] = {
+            "ScaledObject": check_scaled_object,
+            QUOTAS: check_quotas,
+            PRICES: check_prices,
+        }
         checked = check_files(files, book, checkers, of_workloads=(check_served_name, *((fit,) if fit else ())))
     except PolicyError as error:
         raise StartError(str(error)) from error

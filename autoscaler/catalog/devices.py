@@ -1,7 +1,9 @@
-"""Products of NVIDIA that clusters offer: their memory, list price, names and MIG profiles.
+"""Accelerators that clusters offer: their memory, list price, names, and the parts that they are cut into.
 
-Sources: product names of GPU feature discovery, `cloud.google.com/gke-accelerator`, `instance-gpu-name` of EKS and
-Karpenter, instance types of AWS, Azure and GCP; NVIDIA's MIG user guide for profiles; Karpenter's price tables.
+Sources: product names of GPU feature discovery, AMD's node labeller, `cloud.google.com/gke-accelerator` and
+`gke-tpu-accelerator`, `instance-gpu-name` of EKS and Karpenter, instance types of AWS, Azure, GCP, OCI and IBM;
+NVIDIA's MIG user guide for profiles; AMD's guide to partitions of the MI300; price tables of Karpenter, and those that
+`LISTED_*` name.
 """
 
 from __future__ import annotations
@@ -16,6 +18,11 @@ from typing import NamedTuple
 MAX_NAME = 256  # characters of a name that are read
 LISTED = "on demand, AWS us-east-1, 2026-07-20"
 LISTED_AZURE = "on demand, Azure eastus, 2026-06-18"
+LISTED_OCI = "on demand, OCI, SkyPilot's catalog v8 as of 2026-11-28"
+LISTED_GCP = "on demand, GCP us-central1, SkyPilot's catalog v8 as of 2026-11-28"
+LISTED_LAMBDA = "on demand, Lambda, 2026-09-20"
+LISTED_DIGITAL_OCEAN = "on demand, DigitalOcean, 2026-10-08"
+LISTED_DENVR = "on demand, Denvr, SkyPilot's catalog v8 as of 2026-11-28"
 
 
 class Product(NamedTuple):
@@ -37,7 +44,15 @@ class Product(NamedTuple):
 # Instance types of AWS have a price over their GPUs. GB200 is Azure's.
 DEVICES: tuple[Product, ...] = (
     # The first match counts, so a more specific name comes first.
-    Product("GB300", r"gb300", 278, most_gb=288),
+    Product(
+        "GB300",
+        r"gb300",
+        278,
+        18.00,
+        r"standard_nd128isr_([^_]*_)?gb300.*|p6e-gb300.*|a4x-max.*|bm\.gpu\.gb300.*",
+        288,
+        LISTED_OCI,
+    ),
     Product(
         "GB200",
         r"gb200",
@@ -48,7 +63,7 @@ DEVICES: tuple[Product, ...] = (
         LISTED_AZURE,
     ),
     Product("GH200-144GB", r"gh200-144g", 144),
-    Product("GH200", r"gh200", 96, most_gb=144),
+    Product("GH200", r"gh200", 96, 2.29, most_gb=144, listed=LISTED_LAMBDA),
     Product("B300", r"b300", 269, 17.80, r"p6-b300\..*", 288),
     Product("B200", r"b200", 180, 14.24, r"p6-b200\..*|a4-highgpu-.*", 186),
     Product("H200", r"h200", 141, 7.91, r"p5en?\..*|standard_nd96isr_h200.*|a3-ultragpu-.*"),
@@ -90,6 +105,21 @@ DEVICES: tuple[Product, ...] = (
     Product("V100-16GB", r"tesla-v100|v100-(.*-)?16gb", 16, 3.06, r"p3\..*|standard_nc(6|12|24)r?s_v3"),
     Product("V100", r"v100", 16, 3.06, most_gb=32),
     Product("T4", r"t4", 16, 0.53, r"g4dn\..*|standard_nc\d+as_t4_v3"),
+    Product("RTX-6000-Ada", r"rtx-6000-ada", 48, 1.57, listed=LISTED_DIGITAL_OCEAN),
+    Product("RTX-A6000", r"rtx-a6000|a6000", 48, 1.09, listed=LISTED_LAMBDA),
+    Product("MI355X", r"mi355x?", 288, 8.60, r"bm\.gpu\.mi355x.*", listed=LISTED_OCI),
+    Product("MI350X", r"mi350x?", 288),
+    Product("MI325X", r"mi325x?", 256, 3.80, listed=LISTED_DIGITAL_OCEAN),
+    Product("MI300A", r"mi300a", 128),
+    Product("MI300X", r"mi300x?", 192, 6.00, r"bm\.gpu\.mi300x.*|standard_nd96isr_mi300x_v5", listed=LISTED_OCI),
+    Product("MI250", r"mi250x?", 64, most_gb=128),  # each half is a device of the plugin
+    Product("Gaudi-3", r"gaudi-?3|hl-3\d\d[a-z]?", 128, instances=r"gx3d-.*gaudi3"),
+    Product("Gaudi-2", r"gaudi-?2|hl-225[a-z]?", 96, 1.10, listed=LISTED_DENVR),
+    Product("TPU-7x", r"tpu-?v?7x", 192, instances=r"tpu7x-.*"),
+    Product("TPU-v6e", r"tpu-v6e", 32, 2.70, r"ct6e-.*", listed=LISTED_GCP),
+    Product("TPU-v5p", r"tpu-v5p", 95, 4.20, r"ct5p-.*", listed=LISTED_GCP),
+    Product("TPU-v5e", r"tpu-v5-?(lite|e)|tpu-v5litepod", 16, 1.20, r"ct5lp?-.*", listed=LISTED_GCP),
+    Product("TPU-v4", r"tpu-v4", 32, instances=r"ct4p-.*"),
 )
 
 
@@ -134,7 +164,11 @@ _PROFILE = re.compile(
     r"(?:^|mig[-_]|\D)(?P<size>\dg)[._](?P<memory>\d{1,4})gb(?:[.+_-](?:me|gfx|all))*$", re.IGNORECASE
 )
 _SAYS_MIG = re.compile(r"(^|[^0-9a-z])mig([^0-9a-z]|$)", re.IGNORECASE)
-_VENDOR = re.compile(r"^(nvidia-)+")
+_VENDOR = re.compile(r"^((nvidia|amd|instinct|intel|habana)-)+")
+_PARTITION = re.compile(r"amd[./_]com[/_](?P<mode>[a-z]px)_nps\d")
+_PARTITIONS = MappingProxyType({"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8})
+"""Partitions of an MI300 in each compute mode. An MI300A has six in CPX, so a partition of it counts as smaller."""
+_VGPU = re.compile(r"-(?P<gb>\d{1,3})[abcq]\Z", re.IGNORECASE)  # L40S-24C: a virtual GPU of 24 GB
 
 
 @lru_cache(maxsize=1024)
@@ -170,6 +204,21 @@ def mig_profile(device: Product | None, resource: str, product: str) -> MigProfi
     size, memory_gb = found["size"].lower(), int(found["memory"])
     profiles = [each for each in _profiles(device.name) if each[:2] == (size, memory_gb)]
     return max((each[2] for each in profiles), default=None)
+
+
+def device_share(resource: str, product: str) -> float:
+    """Return the share of a whole device that one of a resource is, 0..1; NaN: its size is not known.
+
+    A MIG slice is its larger share, of memory or of compute: 3g.40gb of an 80 GB card is half of it.
+    """
+    device = find_device(product)
+    if is_mig(resource, product):
+        profile = mig_profile(device, resource, product)
+        return max(profile.memory, profile.compute) if profile is not None else math.nan
+    if found := _PARTITION.fullmatch(resource[:MAX_NAME]):
+        return 1 / _PARTITIONS.get(found["mode"], math.nan)
+    virtual = _VGPU.search(_unshared(product)) if device is not None and resource.startswith("nvidia") else None
+    return min(float(virtual["gb"]) / device.memory_gb, 1.0) if device is not None and virtual is not None else 1.0
 
 
 @lru_cache(maxsize=64)
@@ -211,7 +260,7 @@ def device_memory_gb(resource: str, product: str) -> tuple[float, float]:
 
 def markdown() -> str:
     """Return the table of the page about prices."""
-    lines = ["| GPU | memory, GB | list price, USD per hour | listed |", "|---|---|---|---|"]
+    lines = ["| device | memory, GB | list price, USD per hour | listed |", "|---|---|---|---|"]
     for each in DEVICES:
         sizes = dict.fromkeys((each.memory_gb, each.largest_gb))
         memory = " to ".join(f"{size:g}" for size in sizes)

@@ -1,6 +1,8 @@
 """Labels by which clouds, provisioners and device plugins describe a node.
 
-Sources: NVIDIA GPU feature discovery and MIG manager, the AMD labeller, GKE, EKS, AKS, Karpenter and its providers.
+Sources: NVIDIA GPU feature discovery and MIG manager, the AMD labeller, GKE, EKS, AKS, Karpenter and its providers. For
+the way of paying also OKE (preemptible worker nodes), Cast AI (node labels and taints), Spot Ocean (node-lifecycle),
+OpenShift (HyperShift's node pools) and Cluster API (MachineInterruptible).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from autoscaler.catalog.devices import find_instance
+from autoscaler.core.model.fleet import ON_DEMAND, RESERVED, SPOT
 
 Labels = Mapping[str, str]
 
@@ -51,18 +54,25 @@ STARTUP_TAINTS = (
 )
 STARTUP_SUFFIX = "agent-not-ready"
 
-SPOT, ON_DEMAND, RESERVED = "spot", "on-demand", "reserved"
 CAPACITY_TYPES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "karpenter.sh/capacity-type": {"spot": SPOT, "on-demand": ON_DEMAND, "reserved": RESERVED},
         "eks.amazonaws.com/capacityType": {"SPOT": SPOT, "ON_DEMAND": ON_DEMAND, "CAPACITY_BLOCK": RESERVED},
         "cloud.google.com/gke-spot": {"true": SPOT},
         "cloud.google.com/gke-preemptible": {"true": SPOT},
+        "cloud.google.com/gke-provisioning": {"spot": SPOT, "preemptible": SPOT},  # standard: or of a reservation
         "kubernetes.azure.com/scalesetpriority": {"spot": SPOT, "regular": ON_DEMAND},
+        "oci.oraclecloud.com/oke-is-preemptible": {"true": SPOT},
+        "scheduling.cast.ai/spot": {"true": SPOT},
+        "scheduling.cast.ai/on-demand": {"true": ON_DEMAND},
+        "spotinst.io/node-lifecycle": {"spot": SPOT, "od": ON_DEMAND},
+        "machine.openshift.io/interruptible-instance": {"": SPOT, "true": SPOT},
+        "cluster.x-k8s.io/interruptible": {"": SPOT, "true": SPOT},
         "node.kubernetes.io/lifecycle": {"spot": SPOT, "normal": ON_DEMAND},
     }
 )
 """Values of labels, and the way of paying for a node that they state."""
+RESERVATION_LABELS = ("cloud.google.com/reservation-name", "karpenter.k8s.aws/capacity-reservation-id")
 # On nodes with these labels the absence of a label above means on demand.
 ON_DEMAND_UNLESS_STATED = (
     "cloud.google.com/gke-nodepool",
@@ -107,10 +117,16 @@ def node_pool(labels: Labels) -> str:
 
 def capacity_type(labels: Labels) -> str:
     """Return how a node is paid for: "spot", "on-demand", "reserved"; "": unknown."""
+    on_demand = ON_DEMAND if any(key in labels for key in ON_DEMAND_UNLESS_STATED) else ""
+    return stated_capacity_type(labels) or on_demand
+
+
+def stated_capacity_type(labels: Labels) -> str:
+    """Return the way of paying that labels, or those that a template requires, state; "": none."""
     for key, meanings in CAPACITY_TYPES.items():
-        if found := meanings.get(labels.get(key, ""), ""):
+        if key in labels and (found := meanings.get(labels[key], "")):
             return found
-    return ON_DEMAND if any(key in labels for key in ON_DEMAND_UNLESS_STATED) else ""
+    return RESERVED if _first(labels, RESERVATION_LABELS) else ""
 
 
 def sharing(labels: Labels, resource: str) -> str:

@@ -12,7 +12,7 @@ from autoscaler.cli.options import (
     history_option,
     http_options,
     policy_options,
-    price_option,
+    price_options,
     prometheus_options,
     rate_window_option,
     refuse_unused,
@@ -28,7 +28,7 @@ from autoscaler.cli.settings import daemon_settings
 @gateway_namespace_option
 @policy_options
 @cluster_options
-@price_option
+@price_options
 @click.option(
     "--cluster/--no-cluster",
     default=False,

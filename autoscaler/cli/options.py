@@ -153,9 +153,15 @@ price_option = click.option(
     "--price",
     type=Price(),
     multiple=True,
-    help="Price of a GPU-hour, used to choose among variants; PRODUCT is any name of the whole GPU, such as "
-    "NVIDIA-L4, nvidia-l4 or g6.xlarge. Others have list prices of July 2026.",
+    help="Price of an hour of a device; PRODUCT is any name of the whole device, such as NVIDIA-L4, nvidia-l4 or "
+    "g6.xlarge. PRODUCT@spot, @on-demand or @reserved is the price on such nodes. Others have list prices of 2026.",
 )
+price_file_option = click.option(
+    "--price-file",
+    type=READABLE_FILE,
+    help="File with such prices; --price goes before it.",
+)
+price_options = options(price_option, price_file_option)
 history_option = click.option(
     "--history/--no-history",
     default=True,

@@ -277,18 +277,27 @@ class OwnFile(click.ParamType):  # type: ignore[type-arg]
 
 
 class Price(click.ParamType):  # type: ignore[type-arg]
-    """`PRODUCT=USD`."""
+    """`PRODUCT[@TYPE]=USD`."""
 
     name = "product=usd"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
         if isinstance(value, tuple):
             return value
-        product, equals, price = value.partition("=")
+        from autoscaler.config.findings import one_of
+        from autoscaler.config.prices import CAPACITY_TYPES, MOST_USD
+
+        key, equals, price = value.rpartition("=")
+        product, at, paid = key.partition("@")
         usd = float(price) if _DECIMAL.fullmatch(price) else -1.0
-        if not (product and equals and 0 <= usd < 1e6):
-            self.fail(f"{value!r} is not a price: write PRODUCT=USD, for example NVIDIA-H100-80GB-HBM3=2.5", param, ctx)
-        return product, usd
+        if not (product and equals and 0 <= usd <= MOST_USD):
+            allowed = (
+                f"write PRODUCT=USD or PRODUCT@TYPE=USD with 0 to {MOST_USD:,.0f} USD for an hour of a whole device"
+            )
+            self.fail(f"{value[:100]!r} is not a price: {allowed}, for example NVIDIA-H100-80GB-HBM3=2.5", param, ctx)
+        if at and paid not in CAPACITY_TYPES:
+            self.fail(f"{paid[:100]!r} is no capacity type; allowed: {one_of(CAPACITY_TYPES, paid)}", param, ctx)
+        return key, usd
 
 
 class MetricName(click.ParamType):  # type: ignore[type-arg]

@@ -15,7 +15,7 @@ from autoscaler.cli.options import (
     log_options,
     name_option,
     policy_options,
-    price_option,
+    price_options,
     prometheus_options,
     rate_window_option,
     scrape_options,
@@ -40,7 +40,7 @@ from autoscaler.cli.settings import daemon_settings
 @scrape_options
 @policy_options
 @cluster_options
-@price_option
+@price_options
 @click.option("--period", type=DurationParam(), default="5s", show_default=True, help="Time between ticks.")
 @click.option("--lease/--no-lease", default=True, show_default=True, help="Elect a leader among the daemon's replicas.")
 @name_option("--lease-name", "vllm-autoscaler", "Name of the Lease object.")

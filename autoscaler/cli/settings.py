@@ -60,7 +60,7 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
             ),
             deletion_cost=given.get("deletion_cost", False),
             node_requests=node_requests(given),
-            prices=given["price"],
+            prices=stated_prices(given),
             history=given["history"],
             state=given.get("state"),
             prometheus=prometheus,
@@ -80,6 +80,18 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
             f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}, found {fault['input']!r}" for fault in error.errors()
         )
         raise click.UsageError("; ".join(faults)) from None
+
+
+def stated_prices(given: dict[str, Any]) -> tuple[tuple[str, float], ...]:
+    """Return the prices of `price_options`. A file that cannot be used ends with code 2 and its findings."""
+    from autoscaler.config.findings import PolicyError
+    from autoscaler.config.price_file import load_prices
+
+    try:
+        in_file = load_prices(given["price_file"]) if given.get("price_file") else {}
+    except PolicyError as error:
+        raise click.UsageError(str(error)) from None
+    return tuple((in_file | dict(given["price"])).items())
 
 
 def node_requests(given: dict[str, Any]) -> NodeRequests | None:

@@ -1,49 +1,98 @@
-"""Prices of GPUs: stated by the operator, else list prices. A slice or a shared device costs its share of the card.
+"""Prices of devices: stated by the operator, else measured, else list prices. A part of a device costs its share.
 
-Prices are only compared among the variants of a service, so only their ratios matter.
+A price is that of a whole device under any name of its product, for each way of paying: `NVIDIA-L4@spot` is the key of
+spot nodes, `NVIDIA-L4` that of all others, and of spot nodes that have no price of their own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from autoscaler.catalog.devices import find_device, is_mig, mig_profile
-from autoscaler.core.model.fleet import Fleet, NodeGroup, Pool
+from autoscaler.catalog.devices import DEVICES, device_share, find_device
+from autoscaler.config.findings import one_of, shown
+from autoscaler.core.model.fleet import ON_DEMAND, RESERVED, SPOT, Fleet, NodeGroup, Pool
 from autoscaler.core.model.variants import Variants, models_of_services, service_of
 from autoscaler.core.table.columns import FloatColumn
 
+CAPACITY_TYPES = (ON_DEMAND, RESERVED, SPOT)
+MOST_USD = 10_000.0
+"""Most that a device may cost in an hour: several hundred times the dearest list price. More is a mistake."""
 
-def price_per_hour(pool: Pool, stated: Mapping[str, float], sharers: int = 1) -> float:
-    """Return the price of one device of a pool per hour; NaN if unknown.
 
-    stated: prices of whole GPUs, by any name of a product. sharers: pods that share a device; 0: unknown.
-    A slice costs its larger share, of memory or of compute: 3g.40gb of an 80 GB card is 4/8 of the memory and 3/7 of
-    the compute, so half the price.
+class Price(NamedTuple):
+    """What one device costs in an hour."""
+
+    usd: float  # NaN: unknown
+    why: str = ""  # why it is unknown, or why it may be too high; "": it is known
+
+    def of(self, devices: float) -> Price:
+        """Return the price of several devices. devices: NaN: unknown."""
+        if math.isnan(devices) and not math.isnan(self.usd):
+            return Price(math.nan, "the devices of a replica are not known")
+        return self._replace(usd=self.usd * devices)
+
+
+def key_of(product: str, capacity_type: str = "") -> str:
+    """Return the key of a price."""
+    return f"{product}@{capacity_type}" if capacity_type else product
+
+
+def find_price(
+    device: Pool | NodeGroup, stated: Mapping[str, float], measured: Mapping[str, float], sharers: int = 1
+) -> Price:
+    """Return the price of one device of a pool or node group per hour.
+
+    stated, measured: prices of whole devices, by `key_of`. sharers: pods that share a device; 0: unknown.
     """
-    device = find_device(pool.product)
-    price = stated.get(pool.product, math.nan)
-    if math.isnan(price) and device is not None:
-        price = next((usd for name, usd in stated.items() if find_device(name) == device), device.price)
+    name = f"{device.resource} on {device.product or 'several products'}"
     if sharers < 1:
+        return Price(math.nan, f"price of {name} is unknown: no label says how many pods share a device")
+    share = device_share(device.resource, device.product)
+    if math.isnan(share):
+        return Price(math.nan, f"price of {name} is unknown: the product has no such MIG profile or partition")
+    found = find_device(device.product)
+    paid = device.capacity_type
+    for prices in (stated, measured):
+        for key in dict.fromkeys((paid, "")):
+            usd = _look_up(prices, device.product, key)
+            if not math.isnan(usd):
+                return Price(usd * share / sharers)
+    usd = _look_up(measured, device.product, ON_DEMAND)
+    if math.isnan(usd):
+        usd = found.price if found is not None else math.nan
+    if math.isnan(usd):
+        said = f"price of {name} is unknown: no list price; state one with --price PRODUCT=USD"
+        return Price(math.nan, said)
+    if paid in ("", ON_DEMAND):
+        return Price(usd * share / sharers)
+    said = f"{name} has its price on demand: none is known for {paid} nodes; state one with --price PRODUCT@{SPOT}=USD"
+    return Price(usd * share / sharers, said.replace(f"@{SPOT}", f"@{paid}") if paid in CAPACITY_TYPES else said)
+
+
+def _look_up(prices: Mapping[str, float], product: str, capacity_type: str) -> float:
+    """Return the price under this name of the product, else under another of its names; NaN: there is none."""
+    exact = prices.get(key_of(product, capacity_type))
+    if exact is not None:
+        return exact
+    if (device := find_device(product)) is None:
         return math.nan
-    if not is_mig(pool.resource, pool.product):
-        return price / sharers
-    profile = mig_profile(device, pool.resource, pool.product)
-    return price * max(profile.memory, profile.compute) / sharers if profile is not None else math.nan
+    split = ((*key.partition("@")[::2], usd) for key, usd in prices.items())
+    return next((usd for name, paid, usd in split if paid == capacity_type and find_device(name) == device), math.nan)
 
 
 class Prices:
     """Groups variants and prices them; caches the result while workloads and pools are the same objects."""
 
-    def __init__(self, stated: Mapping[str, float]) -> None:
-        self._stated = stated
+    def __init__(self, stated: Mapping[str, float], measured: Mapping[str, float] | None = None) -> None:
+        self._stated, self._measured = stated, measured or {}
         self._inputs: tuple[Any, ...] = ()
         self._variants = Variants(np.empty(0, dtype=np.int64), np.empty(0))
-        self.problems: tuple[str, ...] = ()  # why the variants of a pool have no price
+        self._of_pool: tuple[Price, ...] = ()
+        self.problems: tuple[str, ...] = ()  # why variants have no price, or not that of their nodes; unused prices
 
     def variants(self, fleet: Fleet) -> Variants:
         """Return which workloads are variants of one service, and the cost of their replicas."""
@@ -54,34 +103,49 @@ class Prices:
 
     def of_groups(self, groups: Sequence[NodeGroup]) -> FloatColumn:
         """Return the price of a device of each node group per hour, float64[G]; NaN: unknown."""
-        return np.array(
-            [price_per_hour(Pool(each.resource, each.product), self._stated, each.sharers) for each in groups]
-        )
+        return np.array([find_price(each, self._stated, self._measured, each.sharers).usd for each in groups])
+
+    def of_replicas(self, fleet: Fleet) -> list[Price]:
+        """Return what a replica of each workload costs in an hour; [W]."""
+        self.variants(fleet)
+        unknown = Price(math.nan, "its devices are not known")
+        return [
+            self._of_pool[pool].of(devices) if pool >= 0 else unknown
+            for pool, devices in zip(fleet.pool.tolist(), fleet.gpus_per_replica.tolist(), strict=True)
+        ]
 
     def _group(self, fleet: Fleet) -> Variants:
         models = models_of_services(fleet.workloads)
         names = [service_of(workload, models) for workload in fleet.workloads]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(name for name in names if name))}
-        of_pool = [price_per_hour(pool, self._stated, _sharers(fleet, row)) for row, pool in enumerate(fleet.pools)]
-        cost: FloatColumn = fleet.gpus_per_replica * np.array([*of_pool, math.nan])[fleet.pool]  # -1: the unknown pool
+        self._of_pool = tuple(
+            find_price(pool, self._stated, self._measured, _sharers(fleet, row)) for row, pool in enumerate(fleet.pools)
+        )
+        of_pool = np.array([*(price.usd for price in self._of_pool), math.nan])  # -1: the unknown pool
+        cost: FloatColumn = fleet.gpus_per_replica * of_pool[fleet.pool]
         priced = {row for row, name in zip(fleet.pool.tolist(), names, strict=True) if name and row >= 0}
-        self.problems = tuple(_problem(fleet, row) for row in sorted(priced) if math.isnan(of_pool[row]))
-        return Variants(np.array([numbers.get(name, -1) if name else -1 for name in names], dtype=np.int64), cost)
+        why = (self._of_pool[row].why for row in sorted(priced))
+        self.problems = tuple(dict.fromkeys((*filter(None, why), *self._unused(fleet))))
+        return Variants(
+            np.array([numbers.get(name, -1) if name else -1 for name in names], dtype=np.int64),
+            cost,
+            np.array([*(pool.may_be_spot for pool in fleet.pools), False])[fleet.pool],
+        )
+
+    def _unused(self, fleet: Fleet) -> list[str]:
+        """List the stated prices of products that neither a node nor the catalog has."""
+        seen = {each.product for each in (*fleet.pools, *fleet.groups.groups)}
+        names = dict.fromkeys(key.partition("@")[0] for key in self._stated)
+        known = [device.name for device in DEVICES]
+        return [
+            f"the stated price of {shown(name)} is not used: no node has this product; the catalog knows "
+            f"{one_of(known, name)}"
+            for name in names
+            if name not in seen and find_device(name) is None
+        ]
 
 
 def _sharers(fleet: Fleet, pool: int) -> int:
     """Return how many pods share a device of a pool. Where node groups differ, it is the least; 0: unknown."""
     groups = fleet.groups.groups
     return min((groups[row].sharers for row in np.flatnonzero(fleet.groups.admitted[pool]).tolist()), default=1)
-
-
-def _problem(fleet: Fleet, row: int) -> str:
-    pool = fleet.pools[row]
-    device = find_device(pool.product)
-    if not _sharers(fleet, row):
-        why = "no label says how many pods share a device"
-    elif is_mig(pool.resource, pool.product) and mig_profile(device, pool.resource, pool.product) is None:
-        why = "the product has no such MIG profile"
-    else:
-        why = "no list price; state one with --price PRODUCT=USD"
-    return f"price of {pool.resource} on {pool.product or 'several products'} is unknown: {why}"

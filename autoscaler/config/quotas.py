@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from autoscaler.config.findings import Finding, PolicyError, shown
-from autoscaler.config.policy.parse import describe_errors
+from autoscaler.config.findings import Finding, shown
+from autoscaler.config.policy.parse import check_document, load_document
 from autoscaler.config.policy.reload import Monotonic, ReloadedFiles
 from autoscaler.config.policy.schema import API_VERSION, Section, fault
 from autoscaler.config.values import NAME, NAMESPACES, FieldKind, Integer, OneOf, Pattern, namespace_pattern
-from autoscaler.config.yaml import Document, read_documents, read_text
+from autoscaler.config.yaml import Document
 
 KIND = "Quotas"
 MAX_QUOTAS, MAX_RESOURCES, MAX_NAMESPACES = 1000, 64, 256
@@ -133,27 +133,9 @@ class QuotaFiles(ReloadedFiles[tuple[StatedQuota, ...]]):
 
 def load_quotas(path: Path) -> tuple[StatedQuota, ...]:
     """Read the quotas of a file. Raises PolicyError with all findings; then nothing is loaded."""
-    text = read_text(path)
-    if isinstance(text, Finding):
-        raise PolicyError([text])
-    documents, findings = read_documents(str(path), text)
-    if len(documents) != 1 and not findings:
-        problem = f"contains {len(documents)} documents"
-        findings.append(Finding(str(path), 0, "", problem, allowed=f"one document of kind {KIND}"))
-    for document in documents:
-        findings.extend(check_quotas(document))
-    if findings:
-        raise PolicyError(findings)
-    return QuotaFile.model_validate(documents[0].value).quotas
+    return load_document(path, QuotaFile, KIND).quotas
 
 
 def check_quotas(document: Document, _book: object = None) -> Iterator[Finding]:
     """Find what is wrong with a document of quotas."""
-    if not isinstance(document.value, dict):
-        yield document.finding((), "not quotas", f"a mapping with apiVersion {API_VERSION}, kind {KIND}")
-        return
-    try:
-        QuotaFile.model_validate(document.value)
-    except ValidationError as error:
-        for place in describe_errors(error, QuotaFile):
-            yield document.finding(*place)
+    return check_document(document, QuotaFile, KIND)

@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 
 from autoscaler.catalog.devices import find_device
-from autoscaler.config.prices import Prices, price_per_hour
+from autoscaler.config.findings import PolicyError
+from autoscaler.config.price_file import load_prices
+from autoscaler.config.prices import Prices, find_price
 from autoscaler.core.model.fleet import Pool, Workload, WorkloadRef
 from tests.core.world import fleet
 
 H100 = "NVIDIA-H100-80GB-HBM3"
+
+
+def price_per_hour(pool: Pool, stated: dict[str, float], sharers: int = 1) -> float:
+    return find_price(pool, stated, {}, sharers).usd
 
 
 @pytest.mark.parametrize(
@@ -185,3 +191,89 @@ def test_sides_of_a_pair_are_no_variants():
         for name, role in (("p", "prefill"), ("d", "decode"), ("a", ""), ("b", ""))
     )
     assert Prices({}).variants(replace(fleet([1] * 4), workloads=sides)).service.tolist() == [-1, -1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("resource", "product", "price"),
+    [
+        ("nvidia.com/gpu", "NVIDIA-GB300", 18.0),
+        ("nvidia.com/gpu", "NVIDIA-GH200-480GB", 2.29),
+        ("nvidia.com/gpu", "NVIDIA-RTX-A6000", 1.09),
+        ("nvidia.com/gpu", "NVIDIA-RTX-6000-Ada-Generation", 1.57),
+        ("nvidia.com/gpu", "NVIDIA-L40S-24C", 0.93),  # half the memory of the card, as a virtual GPU
+        ("amd.com/gpu", "AMD_Instinct_MI300X_OAM", 6.0),
+        ("amd.com/gpu", "Standard_ND96isr_MI300X_v5", 6.0),
+        ("amd.com/cpx_nps4", "AMD_Instinct_MI300X_OAM", 0.75),
+        ("amd.com/spx_nps1", "AMD_Instinct_MI300X_OAM", 6.0),
+        ("amd.com/gpu", "AMD_Instinct_MI325_OAM", 3.8),
+        ("amd.com/gpu", "AMD-Instinct-MI355X", 8.6),
+        ("habana.ai/gaudi", "HL-225", 1.1),
+        ("google.com/tpu", "tpu-v6e-slice", 2.7),
+        ("google.com/tpu", "tpu-v5-lite-podslice", 1.2),
+        ("google.com/tpu", "tpu-v5p-slice", 4.2),
+        ("google.com/tpu", "ct6e-standard-4t", 2.7),
+    ],
+)
+def test_devices_of_other_makers_have_list_prices(resource, product, price):
+    assert price_per_hour(Pool(resource, product), {}) == pytest.approx(price)
+
+
+@pytest.mark.parametrize(
+    ("paid", "stated", "measured", "usd", "why"),
+    [
+        ("spot", {"L4@spot": 0.3, "L4": 0.5}, {}, 0.3, ""),
+        ("spot", {"nvidia-l4@spot": 0.3}, {"L4@spot": 9.0}, 0.3, ""),
+        ("spot", {"L4": 0.5}, {}, 0.5, ""),  # stated for all nodes
+        ("spot", {"L4@reserved": 0.2}, {"L4@spot": 0.25}, 0.25, ""),
+        ("spot", {"L4@on-demand": 0.7}, {}, 0.8, "--price PRODUCT@spot=USD"),
+        ("spot", {}, {}, 0.8, "--price PRODUCT@spot=USD"),
+        ("spot", {}, {"L4@on-demand": 0.6}, 0.6, "--price PRODUCT@spot=USD"),
+        ("reserved", {}, {}, 0.8, "--price PRODUCT@reserved=USD"),
+        ("on-demand or spot", {"L4@spot": 0.3}, {}, 0.8, "none is known for on-demand or spot nodes"),
+        ("on-demand", {"L4@on-demand": 0.7}, {}, 0.7, ""),
+        ("on-demand", {}, {}, 0.8, ""),
+        ("", {}, {"L4": 0.4}, 0.4, ""),
+    ],
+)
+def test_a_price_is_that_of_the_way_of_paying(paid, stated, measured, usd, why):
+    price = find_price(Pool("nvidia.com/gpu", "NVIDIA-L4", capacity_type=paid), stated, measured)
+    assert price.usd == pytest.approx(usd)
+    assert why in price.why and bool(why) == bool(price.why)
+
+
+def test_a_stated_price_that_nothing_uses_is_reported():
+    prices = Prices({"NVIDIA-L4OS": 1.0, "My-Card": 1.0, "L4": 1.0})
+    seen = replace(fleet([1]), pools=(Pool("nvidia.com/gpu", "My-Card"),))
+    prices.variants(seen)
+    assert len(prices.problems) == 1 and "'NVIDIA-L4OS' is not used" in prices.problems[0]
+
+
+def prices_of(text: str, path) -> dict[str, float]:
+    file = path / "prices.yaml"
+    file.write_text(f"apiVersion: vllm-autoscaler.io/v1\nkind: Prices\nprices:\n{text}")
+    return load_prices(file)
+
+
+def test_a_file_states_prices(tmp_path):
+    text = "  - {device: NVIDIA-L4, usdPerHour: 0.45}\n  - {device: NVIDIA-L4, capacityType: spot, usdPerHour: 0.18}\n"
+    assert prices_of(text, tmp_path) == {"NVIDIA-L4": 0.45, "NVIDIA-L4@spot": 0.18}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("  - {device: L4, usdPerHour: -1}\n", ["prices.yaml:4", "usdPerHour", "-1", "from 0 to 10,000"]),
+        ("  - {device: L4, usdPerHour: .nan}\n", ["usdPerHour", "from 0 to 10,000"]),
+        ("  - {device: L4, usdPerHour: 1000000}\n", ["1000000", "from 0 to 10,000"]),
+        ("  - {device: L4, capacityType: sopt, usdPerHour: 1}\n", ["did you mean spot?", "'sopt'", "reserved"]),
+        ("  - {device: L4, usdPerHours: 1}\n", ["did you mean usdPerHour?"]),
+        ("  - {device: 'a@b', usdPerHour: 1}\n", ["not the name of a device", "'a@b'"]),
+        ("  - {device: L4, usdPerHour: 1}\n  - {device: L4, usdPerHour: 2}\n", ["L4 has two prices"]),
+        ("  - {device: L4, usdPerHour: 1}\n" * 1001, ["too many", "1000 at most"]),
+        ("  L4: 1\n", ["prices", "a list"]),
+    ],
+)
+def test_a_price_file_is_refused_with_place_and_allowed_values(text, words, tmp_path):
+    with pytest.raises(PolicyError) as error:
+        prices_of(text, tmp_path)
+    assert not [word for word in words if word not in str(error.value)], str(error.value)

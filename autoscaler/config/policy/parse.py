@@ -158,6 +158,34 @@ def _read(document: Document, model: type[Model], findings: list[Finding]) -> Mo
         return None
 
 
+def load_document(path: Path, model: type[Model], kind: str) -> Model:
+    """Read a file of one document. Raises PolicyError with all findings; then nothing is loaded."""
+    text = read_text(path)
+    if isinstance(text, Finding):
+        raise PolicyError([text])
+    documents, findings = read_documents(str(path), text)
+    if len(documents) != 1 and not findings:
+        problem = f"contains {len(documents)} documents"
+        findings.append(Finding(str(path), 0, "", problem, allowed=f"one document of kind {kind}"))
+    for document in documents:
+        findings.extend(check_document(document, model, kind))
+    if findings:
+        raise PolicyError(findings)
+    return model.model_validate(documents[0].value)
+
+
+def check_document(document: Document, model: type[Section], kind: str) -> Iterator[Finding]:
+    """Find what is wrong with a document of a kind."""
+    if not isinstance(document.value, dict):
+        yield document.finding((), f"not {kind.lower()}", f"a mapping with apiVersion {API_VERSION}, kind {kind}")
+        return
+    try:
+        model.model_validate(document.value)
+    except ValidationError as error:
+        for place in describe_errors(error, model):
+            yield document.finding(*place)
+
+
 def describe_errors(error: ValidationError, model: type[Section]) -> Iterator[tuple[Loc, str, str]]:
     """Yield place, problem and allowed values for each error of pydantic."""
     for detail in error.errors(include_url=False, include_input=False):

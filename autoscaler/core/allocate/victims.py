@@ -18,15 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.model.fleet import QUEUED, Fleet, Pod
+from autoscaler.core.model.fleet import QUEUED, SPOT, Fleet, Pod
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.observe.pending import count_pods, has_gpus
 from autoscaler.core.supply.nodes import list_places
 from autoscaler.core.supply.placing import Limit, OnNodes
 from autoscaler.core.supply.running import PartsOnRows, Running, find_places, list_running, sum_gpus
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
-
-SPOT = "spot"
 
 MOST_TRIED = 500
 """For at most this many replicas it finds out whether others wait for their GPUs. It bounds the time."""

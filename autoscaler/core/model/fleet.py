@@ -23,6 +23,8 @@ from autoscaler.core.model.weights import Weights
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
 
 UNKNOWN_CLIENT = "a manual change by an unknown client"
+SPOT, ON_DEMAND, RESERVED = "spot", "on-demand", "reserved"
+"""Ways of paying for a node."""
 
 
 class WorkloadRef(NamedTuple):
@@ -117,6 +119,12 @@ class Pool(NamedTuple):
     product: str = ""  # "NVIDIA-H100-80GB-HBM3"; "": any
     nodes: str = ""  # label that separates its nodes from others with this product, "team=a"; "": no others
     grows: str = ""  # node label by which a cluster autoscaler adds nodes; "": none, or the pool is unlimited
+    capacity_type: str = ""  # "spot", "on-demand", "reserved"; several joined by " or "; "": unknown
+
+    @property
+    def may_be_spot(self) -> bool:
+        """Whether a replica in this pool may be on a node that its provider takes away at any time."""
+        return SPOT in self.capacity_type.split(" or ")
 
 
 class NodeGroup(NamedTuple):

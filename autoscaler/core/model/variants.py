@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autoscaler.core.model.fleet import Workload, last_part
-from autoscaler.core.table.columns import FloatColumn, IntColumn
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,7 @@ class Variants:
 
     service: IntColumn  # int64[W], equal for the variants of one service; -1: the workload has no other variant
     cost: FloatColumn  # float64[W], of one replica, in any currency per hour; NaN: unknown, such a variant grows last
+    may_be_spot: BoolColumn | None = None  # bool[W], its nodes may be taken away at any time; None: none of them
 
 
 def models_of_services(workloads: Iterable[Workload]) -> dict[tuple[str, str], dict[str, str]]:

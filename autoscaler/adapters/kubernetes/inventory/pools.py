@@ -16,6 +16,7 @@ from autoscaler.adapters.kubernetes.inventory.groups import TEXT_LIMIT, Group, d
 from autoscaler.adapters.kubernetes.inventory.nodes import Node
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.adapters.kubernetes.pods.template import Facts
+from autoscaler.catalog.node_labels import stated_capacity_type
 from autoscaler.core.model.fleet import NodeGroup, NodeGroups, Pool
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
@@ -127,7 +128,14 @@ def _pool(
     product = products.pop() if len(products) == 1 else label[1][:TEXT_LIMIT] if label else ""
     others = [place for place in offering if product in ("", groups[place].key.product)]
     growing = min((grows[place] for place in own if place in grows), default="")
-    return Pool(needs.resource, product, _words(needs) if own and own != others else "", growing[:TEXT_LIMIT])
+    paid = {groups[place].key.capacity_type for place in own} or {stated_capacity_type(dict(needs.selector))}
+    return Pool(
+        needs.resource,
+        product,
+        nodes=_words(needs) if own and own != others else "",
+        grows=growing[:TEXT_LIMIT],
+        capacity_type="" if "" in paid else " or ".join(sorted(paid)),
+    )
 
 
 def _words(needs: Needs) -> str:
@@ -180,7 +188,15 @@ def _lines(
         if devices > 0:
             key = offered[label, resource].key
             sharers = dict(zip(dict(key.devices), key.sharers, strict=True))[resource]
-            node = NodeGroup(resource, key.product, TO_COME, grows=label[:TEXT_LIMIT], sharers=sharers)
+            paid = {group.key.capacity_type for group in groups if group.key.node_pool == label}
+            node = NodeGroup(
+                resource,
+                key.product,
+                TO_COME,
+                capacity_type=paid.pop() if len(paid) == 1 else "",
+                grows=label[:TEXT_LIMIT],
+                sharers=sharers,
+            )
             lines.append(GroupLine(NO_GROUP, resources.index(resource), node, 0.0, devices, False, label))
     return lines
 

@@ -53,7 +53,7 @@ def test_slices_do_not_work_together():
 def test_nothing_is_told_of_what_is_not_known():
     assert told(facts(), 0, (L4, {GPU: "1"})) == ""
     assert told(facts(), 10_000, ({}, {GPU: "1"})) == ""
-    assert told(facts("amd.com/gpu"), 10_000, ({"amd.com/gpu.product-name": "MI300X"}, {"amd.com/gpu": "8"})) == ""
+    assert told(facts("amd.com/gpu"), 10_000, ({"amd.com/gpu.product-name": "MI9000X"}, {"amd.com/gpu": "8"})) == ""
     assert told(facts(), 10_000) == ""
 
 

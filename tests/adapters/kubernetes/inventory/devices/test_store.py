@@ -15,7 +15,7 @@ from autoscaler.adapters.kubernetes.inventory.nodes import SHRINK_DELAY_S
 from autoscaler.adapters.kubernetes.inventory.pools import TO_COME, lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import count_usage
 from autoscaler.adapters.kubernetes.pods.template import Facts, group_facts
-from autoscaler.config.prices import price_per_hour
+from autoscaler.config.prices import find_price
 from tests.adapters.kubernetes.inventory.devices.world import (
     A100,
     DRIVER,
@@ -76,8 +76,8 @@ def test_product_memory_and_price_come_from_the_devices():
     (group,) = layout.groups
     assert group.key.product == "NVIDIA-H100-80GB-HBM3"
     whole, small = layout.pools
-    assert price_per_hour(whole, {"nvidia-h100-80gb": 7.0}) == 7.0
-    assert price_per_hour(small, {"nvidia-h100-80gb": 7.0}) == 1.0
+    assert find_price(whole, {"nvidia-h100-80gb": 7.0}, {}).usd == 7.0
+    assert find_price(small, {"nvidia-h100-80gb": 7.0}, {}).usd == 1.0
     ((key, *_), *_) = of_eight("a").count(facts_of("one"))[0].groups
     assert key.memory == "81559"
 
