@@ -255,7 +255,10 @@ def device_memory_gb(resource: str, product: str) -> tuple[float, float]:
         found = _PROFILE.search(_unshared(resource)) or _PROFILE.search(_unshared(product))
         return (float(found["memory"]), float(found["memory"])) if found else (0.0, math.inf)
     device = find_device(product)
-    return (device.memory_gb, device.largest_gb) if device is not None else (0.0, math.inf)
+    if device is None:
+        return 0.0, math.inf
+    # Partitions of an AMD device may see all of its memory.
+    return device.memory_gb * device_share(resource, product), device.largest_gb
 
 
 def markdown() -> str:

@@ -21,7 +21,7 @@ from autoscaler.cli.param_types import (
     NamespaceFile,
     NodeGroupMax,
     ObjectName,
-    Price,
+    PriceParam,
     PrivateSource,
     TargetKind,
     WholeNumber,
@@ -151,7 +151,7 @@ gateway_namespace_option = click.option(
 )
 price_option = click.option(
     "--price",
-    type=Price(),
+    type=PriceParam(),
     multiple=True,
     help="Price of an hour of a device; PRODUCT is any name of the whole device, such as NVIDIA-L4, nvidia-l4 or "
     "g6.xlarge. PRODUCT@spot, @on-demand or @reserved is the price on such nodes. Others have list prices of 2026.",

@@ -276,7 +276,7 @@ class OwnFile(click.ParamType):  # type: ignore[type-arg]
         return path
 
 
-class Price(click.ParamType):  # type: ignore[type-arg]
+class PriceParam(click.ParamType):  # type: ignore[type-arg]
     """`PRODUCT[@TYPE]=USD`."""
 
     name = "product=usd"
@@ -284,7 +284,7 @@ class Price(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
         if isinstance(value, tuple):
             return value
-        from autoscaler.config.findings import one_of
+        from autoscaler.config.findings import unknown
         from autoscaler.config.prices import CAPACITY_TYPES, MOST_USD
 
         key, equals, price = value.rpartition("=")
@@ -296,7 +296,8 @@ class Price(click.ParamType):  # type: ignore[type-arg]
             )
             self.fail(f"{value[:100]!r} is not a price: {allowed}, for example NVIDIA-H100-80GB-HBM3=2.5", param, ctx)
         if at and paid not in CAPACITY_TYPES:
-            self.fail(f"{paid[:100]!r} is no capacity type; allowed: {one_of(CAPACITY_TYPES, paid)}", param, ctx)
+            why, allowed = unknown("no capacity type", CAPACITY_TYPES, paid)
+            self.fail(f"{paid[:100]!r}: {why}; allowed: {allowed}", param, ctx)
         return key, usd
 
 

@@ -25,7 +25,12 @@ OVERRIDE = "override."  # followed by the path of a policy field: vllm-autoscale
 
 # Short forms of the most common overrides.
 SHORT_OVERRIDES: Mapping[str, str] = MappingProxyType(
-    {"min-replicas": "replicas.min", "max-replicas": "replicas.max", "weights-gb": "capacity.weightsGb"}
+    {
+        "min-replicas": "replicas.min",
+        "max-replicas": "replicas.max",
+        "on-demand-floor": "replicas.onDemandFloor",
+        "weights-gb": "capacity.weightsGb",
+    }
 )
 
 SCHEMES = ("http", "https")

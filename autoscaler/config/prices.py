@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autoscaler.catalog.devices import DEVICES, device_share, find_device
-from autoscaler.config.findings import one_of, shown
+from autoscaler.config.findings import shown, unknown
 from autoscaler.core.model.fleet import ON_DEMAND, RESERVED, SPOT, Fleet, NodeGroup, Pool
 from autoscaler.core.model.variants import Variants, models_of_services, service_of
 from autoscaler.core.table.columns import FloatColumn
@@ -134,14 +134,14 @@ class Prices:
 
     def _unused(self, fleet: Fleet) -> list[str]:
         """List the stated prices of products that neither a node nor the catalog has."""
-        seen = {each.product for each in (*fleet.pools, *fleet.groups.groups)}
+        seen = {pool.product for pool in fleet.pools} | {group.product for group in fleet.groups.groups}
         names = dict.fromkeys(key.partition("@")[0] for key in self._stated)
-        known = [device.name for device in DEVICES]
+        unused = [name for name in names if name not in seen and find_device(name) is None]
+        words = [
+            (name, unknown("no node has this product", [each.name for each in DEVICES], name, "")) for name in unused
+        ]
         return [
-            f"the stated price of {shown(name)} is not used: no node has this product; the catalog knows "
-            f"{one_of(known, name)}"
-            for name in names
-            if name not in seen and find_device(name) is None
+            f"the stated price of {shown(name)} is not used: {why}; known are {names}" for name, (why, names) in words
         ]
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from difflib import get_close_matches
 from fnmatch import translate
 from functools import lru_cache
 from typing import Any, Protocol
@@ -331,8 +330,8 @@ class OneOf(FieldKind):
 
     def read(self, value: object) -> str:
         if not isinstance(value, str) or value not in self.words:
-            close = get_close_matches(value[:100], self.words, n=1) if isinstance(value, str) else []
-            raise ValueError(f"unknown, did you mean {close[0]}?" if close else "unknown")
+            several = isinstance(value, str) and len(self.words) > 1
+            raise ValueError(unknown("unknown", self.words, str(value) if several else "")[0])
         return value
 
     def show(self, value: str) -> str:

@@ -265,7 +265,7 @@ def test_a_file_states_prices(tmp_path):
         ("  - {device: L4, usdPerHour: -1}\n", ["prices.yaml:4", "usdPerHour", "-1", "from 0 to 10,000"]),
         ("  - {device: L4, usdPerHour: .nan}\n", ["usdPerHour", "from 0 to 10,000"]),
         ("  - {device: L4, usdPerHour: 1000000}\n", ["1000000", "from 0 to 10,000"]),
-        ("  - {device: L4, capacityType: sopt, usdPerHour: 1}\n", ["did you mean spot?", "'sopt'", "reserved"]),
+        ("  - {device: L4, capacityType: sopt, usdPerHour: 1}\n", ["did you mean spot? unknown", "'sopt'", "reserved"]),
         ("  - {device: L4, usdPerHours: 1}\n", ["did you mean usdPerHour?"]),
         ("  - {device: 'a@b', usdPerHour: 1}\n", ["not the name of a device", "'a@b'"]),
         ("  - {device: L4, usdPerHour: 1}\n  - {device: L4, usdPerHour: 2}\n", ["L4 has two prices"]),

@@ -36,6 +36,7 @@ PLAIN_SPEC: dict[str, float] = {
     "headroom_share": np.nan,
     "min_replicas": 1.0,
     "max_replicas": 100.0,
+    "on_demand_floor": np.nan,
     "max_wait_s": 1.0,
     "up_step_fraction": np.nan,
     "up_step_replicas": np.nan,

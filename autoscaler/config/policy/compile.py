@@ -110,6 +110,7 @@ def spec_row(
         "headroom_share": policy.guaranteed_share or None,
         "min_replicas": min(np.clip(floor, *bounds), most_floor),
         "max_replicas": np.clip(policy.replicas.max, *bounds),
+        "on_demand_floor": policy.replicas.on_demand_floor,
         "max_wait_s": policy.queue.max_wait,
         "up_step_fraction": up.max_step.fraction,
         "up_step_replicas": up.max_step.replicas or up.step_floor,

@@ -86,6 +86,12 @@ class ReplicasSection(Section):
         "goes to zero is decided by `scaleToZero` alone.",
     )
     max: Annotated[int, Integer(1, MAX_REPLICAS)] = Field(default=16, description="Ceiling, not below `min`.")
+    on_demand_floor: Annotated[int | None, Integer(0, MAX_REPLICAS)] = Field(
+        default=None,
+        description="Spot nodes first, among the variants of a service: this many of the replicas that its load needs "
+        "are on variants without spot nodes, and the others on spot variants while these get nodes. The largest number "
+        "of its variants holds. Left out by all of them: prices alone decide.",
+    )
 
     @model_validator(mode="after")
     def _order(self) -> Self:

@@ -58,6 +58,11 @@ def shed(requests: FloatColumn, spare: FloatColumn, each: FloatColumn, cost: Flo
     return spare - cover(np.fmax(present - requests, 0.0), spare, each, cost)
 
 
+def take(count: FloatColumn, replicas: FloatColumn, each: FloatColumn, cost: FloatColumn) -> FloatColumn:
+    """Return at most `count` of these replicas, those with the cheapest requests first; float64[S, V]. count: [S]."""
+    return _fill(count, replicas, np.ones_like(each), np.argsort(cost / each, axis=1, kind="stable"))[0]
+
+
 def _fill(
     requests: FloatColumn, room: FloatColumn, each: FloatColumn, order: IntColumn
 ) -> tuple[FloatColumn, FloatColumn]:

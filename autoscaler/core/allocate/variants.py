@@ -4,6 +4,9 @@ The variants of a service (a MIG slice, a full GPU, two GPUs) stand behind one r
 counts. Capacity that its running replicas lack is added at least cost, within floors, ceilings and free GPUs. Capacity
 that it no longer needs is removed where that saves the most.
 
+A policy may prefer spot nodes (`on_demand_floor`). Then the first replicas that the load needs are on variants whose
+nodes no provider takes away, and all further ones on spot variants as far as these get replicas to run.
+
 Running replicas are exchanged for cheaper ones only after the dearer mix has cost as much as the cold starts of the
 exchange would: the rule of ski rental (Karlin et al., "Competitive snoopy caching", 1988), which costs at most twice as
 much as knowing the future. The old replicas leave when the new ones serve.
@@ -15,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.allocate.least_cost import cover, shed
+from autoscaler.core.allocate.least_cost import cover, shed, take
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
@@ -23,6 +26,9 @@ from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 SECONDS_PER_HOUR = 3600.0
 UNKNOWN_COST = 1e6
 """A request on a variant of unknown cost counts this many times the dearest known one: such a variant grows last."""
+
+AFTER_SPOT = 1e3
+"""Where spot nodes are preferred, a request on other nodes counts this many times one of unknown cost in addition."""
 
 
 class VariantReplicas(NamedTuple):
@@ -75,7 +81,7 @@ def exchange(
     services = _Services.of(desired, running, requests_each, movable, variants, spec)
     if services is None:
         return chosen, np.full(len(chosen), np.nan)
-    present, ideal, cost = services.matrix(chosen), services.ideal, services.cost
+    present, ideal, cost = services.matrix(chosen), services.ideal(), services.cost
     saved_per_hour = np.where(services.is_carried(ideal), np.sum((present - ideal) * cost, axis=1), 0.0)
     joining = np.where(services.room > 0, np.fmax(ideal - present, 0.0), 0.0)
     start_cost = np.sum(joining * cost * services.matrix(cold_start_s) / SECONDS_PER_HOUR, axis=1)
@@ -100,6 +106,9 @@ class _Services(NamedTuple):
     vacant: FloatColumn  # float64[S, V], those of them for which there are GPUs
     each: FloatColumn  # float64[S, V], requests of one replica
     cost: FloatColumn  # float64[S, V], of one replica
+    rank: (
+        FloatColumn  # float64[S, V], that cost, by which variants grow and shrink; higher on nodes that come after spot
+    )
 
     @classmethod
     def of(
@@ -133,7 +142,7 @@ class _Services(NamedTuple):
         most = spec.max_replicas[rows]
         kept = np.where(awake, np.clip(current - running.not_running[rows], spec.min_replicas[rows], most), wanted)
         room = np.where(awake, np.fmax(most - kept, 0.0), 0.0)
-        return cls(
+        services = cls(
             rows=rows,
             place=place,
             needed=np.asarray(np.bincount(service, wanted * each), dtype=np.float64),
@@ -144,6 +153,39 @@ class _Services(NamedTuple):
             vacant=matrix(np.fmin(room, np.fmax(running.vacant[rows], 0.0))),
             each=matrix(each, 1.0),
             cost=matrix(cost, 1.0),
+            rank=matrix(cost, 1.0),
+        )
+        stated = ~np.isnan(spec.on_demand_floor[rows])
+        if variants.may_be_spot is None or not stated.any():
+            return services
+        first = services.matrix(np.nan_to_num(spec.on_demand_floor, nan=-1.0)).max(axis=1)
+        first = np.where(np.bincount(service, stated) > 0, first, -1.0)
+        return services._prefer_spot(
+            first, matrix((~variants.may_be_spot[rows]).astype(np.float64)) > 0, AFTER_SPOT * unknown
+        )
+
+    def _prefer_spot(self, first: FloatColumn, firm: BoolColumn, penalty: float) -> _Services:
+        """Return the services with their first replicas on firm variants, and all others on spot variants if possible.
+
+        first: float64[S], replicas; negative: the service has no preference. firm: bool[S, V], not on spot nodes.
+        penalty: that of a request on a firm variant. The first replicas carry no more than the service needs.
+        """
+
+        def choose_first(present: FloatColumn, room: FloatColumn) -> FloatColumn:
+            kept, room = np.where(firm, present, 0.0), np.where(firm, room, 0.0)
+            missing = np.fmax(self.needed - self.requests(kept), 0.0)
+            more = cover(missing, room, self.each, self.cost)
+            return take(np.fmax(first - kept.sum(axis=1), 0.0), more, self.each, self.cost)
+
+        added = choose_first(self.kept, self.vacant)
+        kept = self.kept + added
+        return self._replace(
+            kept=kept,
+            starting=self.starting + added,
+            floor=self.floor + choose_first(self.floor, kept - self.floor),
+            room=self.room - added,
+            vacant=self.vacant - added,
+            rank=np.where(firm & (first >= 0)[:, None], self.cost + penalty * self.each, self.cost),
         )
 
     def matrix(self, column: FloatColumn) -> FloatColumn:
@@ -164,25 +206,24 @@ class _Services(NamedTuple):
     def is_carried(self, replicas: FloatColumn) -> BoolColumn:
         return np.asarray(self.requests(replicas) >= self.needed * (1 - 1e-9))
 
-    @property
     def ideal(self) -> FloatColumn:
-        """The mix of least cost if every replica could be exchanged at once; float64[S, V]."""
+        """Return the mix of lowest rank if every replica could be exchanged at once; float64[S, V]."""
         most = self.kept + self.vacant - self.floor
-        return self.floor + cover(np.fmax(self.needed - self.requests(self.floor), 0.0), most, self.each, self.cost)
+        return self.floor + cover(np.fmax(self.needed - self.requests(self.floor), 0.0), most, self.each, self.rank)
 
     def chosen(self) -> FloatColumn:
         """Return the counts without any exchange; float64[S, V]."""
         missing = np.fmax(self.needed - self.requests(self.kept), 0.0)
-        added = cover(missing, self.vacant, self.each, self.cost)
+        added = cover(missing, self.vacant, self.each, self.rank)
         left = np.fmax(missing - self.requests(added), 0.0)
-        added += cover(left, self.room - added, self.each, self.cost)
+        added += cover(left, self.room - added, self.each, self.rank)
 
         # Replicas that start are cancelled only where the ideal mix has no use for them, and those that serve leave
         # only as far as the others carry the load by themselves. A controller removes its unready replicas first.
         surplus = np.fmax(self.requests(self.kept) - self.needed, 0.0)
-        unused = np.fmax(self.kept - np.fmax(self.ideal, self.floor), 0.0)
-        cancelled = shed(surplus, np.fmin(self.starting, unused), self.each, self.cost)
+        unused = np.fmax(self.kept - np.fmax(self.ideal(), self.floor), 0.0)
+        cancelled = shed(surplus, np.fmin(self.starting, unused), self.each, self.rank)
         serving = self.kept - self.starting
         surplus = np.fmin(surplus - self.requests(cancelled), np.fmax(self.requests(serving) - self.needed, 0.0))
         spare = np.where(self.starting > cancelled, 0.0, np.fmin(serving, self.kept - cancelled - self.floor))
-        return self.kept + added - cancelled - shed(surplus, np.fmax(spare, 0.0), self.each, self.cost)
+        return self.kept + added - cancelled - shed(surplus, np.fmax(spare, 0.0), self.each, self.rank)

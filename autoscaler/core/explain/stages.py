@@ -160,13 +160,24 @@ def _awake_until(row: TickRow) -> str:
 def _variant(row: TickRow, before: float, after: float) -> str:
     service = row.inp.fleet.workloads[row.row].service
     if after > before:
-        return f"it takes over load from other variants of {service} and needs {number(after)}"
-    return f"other variants of {service} take over load, so {number(after)} remain"
+        return f"it takes over load from other variants of {service} and needs {number(after)}{_spot_first(row)}"
+    return f"other variants of {service} take over load, so {number(after)} remain{_spot_first(row)}"
+
+
+def _spot_first(row: TickRow) -> str:
+    """Word the preference of a service for spot nodes; "": it has none."""
+    variants = row.inp.variants
+    if variants is None or variants.may_be_spot is None:
+        return ""
+    floors = row.inp.spec.on_demand_floor[variants.service == variants.service[row.row]]
+    if np.isnan(floors).all():
+        return ""
+    return f", with spot nodes first beyond {number(np.nanmax(floors))} on others"
 
 
 def _exchange(row: TickRow, after: float) -> str:
     service = row.inp.fleet.workloads[row.row].service
-    return f"it will replace dearer variants of {service} and needs {number(after)}"
+    return f"it will replace dearer variants of {service} and needs {number(after)}{_spot_first(row)}"
 
 
 def _asleep(row: TickRow, after: float) -> str:

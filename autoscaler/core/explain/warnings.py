@@ -18,7 +18,24 @@ percentile is three times its mean."""
 
 
 def warnings(row: TickRow) -> tuple[str, ...]:
-    return tuple(filter(None, (_drain(row), quotas.not_limited(row), _unfollowed(row), _flap(row))))
+    said = (_drain(row), quotas.not_limited(row), _unfollowed(row), _flap(row), _without_spot(row))
+    return tuple(filter(None, said))
+
+
+def _without_spot(row: TickRow) -> str:
+    """Say that a preference for spot nodes has no effect."""
+    variants = row.inp.variants
+    if math.isnan(row.spec("on_demand_floor")):
+        return ""
+    if variants is None or variants.service[row.row] < 0:
+        return "replicas.onDemandFloor has no effect, because the workload has no service with variants"
+    if variants.may_be_spot is None:
+        return ""
+    spot = variants.may_be_spot[variants.service == variants.service[row.row]]
+    if spot.any() and not spot.all():
+        return ""
+    which = "all variants are" if spot.any() else "no variant is known to be"
+    return f"replicas.onDemandFloor has no effect, because {which} on spot nodes"
 
 
 def _unfollowed(row: TickRow) -> str:

@@ -32,6 +32,7 @@ class Spec(Columns):
 
     min_replicas: FloatColumn  # floor, unless scaled to zero; >= 0
     max_replicas: FloatColumn  # ceiling, >= min_replicas
+    on_demand_floor: FloatColumn  # replicas of its service that come first and not on spot nodes; NaN: no preference
 
     max_wait_s: FloatColumn  # most seconds that a request may queue
 

@@ -226,7 +226,9 @@ def test_files_of_several_formats_are_not_added_up():
         ("nvidia.com/gpu", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", 10),
         ("nvidia.com/gpu", "a100", 80),  # of 40 or 80
         ("nvidia.com/gpu", "", math.inf),
-        ("amd.com/gpu", "MI300X", math.inf),
+        ("amd.com/gpu", "MI300X", 192),
+        ("amd.com/cpx_nps1", "MI300X", 192),
+        ("amd.com/gpu", "MI9000X", math.inf),
         ("nvidia.com/mig-bogus", "NVIDIA-L4", math.inf),
     ],
 )

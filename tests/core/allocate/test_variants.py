@@ -1,5 +1,7 @@
 """Variants of one service: least cost, within bounds and GPUs, and exchanges only where they pay."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,6 +25,7 @@ def chosen(
     cost=(7.0, 3.0),
     each=(40.0, 10.0),
     movable=(True, True),
+    spot=None,
     **columns,
 ):
     rows = len(desired)
@@ -31,7 +34,7 @@ def chosen(
         VariantReplicas(*(np.array(column, float) for column in (current, not_running, starting, vacant))),
         np.array(each, float),
         np.array(movable),
-        Variants(np.array(service), np.array(cost, float)),
+        Variants(np.array(service), np.array(cost, float), None if spot is None else np.array(spot)),
         spec(rows, **columns),
     ).tolist()
 
@@ -83,6 +86,8 @@ def exchanged(
     starting=(0, 0),
     vacant=(np.inf, np.inf),
     cost=(7.0, 3.0),
+    spot=None,
+    requests_each=(40.0, 10.0),
     **columns,
 ):
     """Return the counts, and what the service has overpaid, with cold starts of six minutes."""
@@ -90,8 +95,8 @@ def exchanged(
     running = VariantReplicas(
         np.array(current, float), np.zeros(rows), np.array(starting, float), np.array(vacant, float)
     )
-    each, movable, rules = np.array([40.0, 10.0]), np.ones(rows, bool), spec(rows, **columns)
-    variants = Variants(np.zeros(rows, int), np.array(cost))
+    each, movable, rules = np.array(requests_each), np.ones(rows, bool), spec(rows, **columns)
+    variants = Variants(np.zeros(rows, int), np.array(cost), None if spot is None else np.array(spot))
     wanted = np.array(desired, float)
     picked = choose(wanted, running, each, movable, variants, rules)
     cold_start_s, elapsed = np.full(rows, 360.0), np.full(rows, elapsed_s)
@@ -154,6 +159,40 @@ def test_variants_that_cost_nothing_grow_first():
     assert exchanged([1, 5], [1, 5], np.nan, elapsed_s=60.0, cost=(0.0, 0.0))[0] == [1, 5]
 
 
+# One model on nodes on demand and on spot nodes, one replica of which holds 10 requests.
+EQUAL = {"each": (10.0, 10.0), "cost": (1.0, 1.0), "spot": (False, True)}
+
+
+def test_spot_grows_first_beyond_the_floor_on_demand():
+    assert chosen([1, 5], [1, 1], on_demand_floor=2, **EQUAL) == [2, 4]
+    assert chosen([1, 5], [1, 1], on_demand_floor=[np.nan, 0], **EQUAL) == [1, 5]
+    assert chosen([1, 5], [1, 1], on_demand_floor=9, **EQUAL) == [6, 1]  # no more than the load needs
+    assert chosen([1, 5], [1, 1], on_demand_floor=0, **EQUAL | {"cost": (1.0, np.nan)}) == [1, 5]
+    assert chosen([5, 1], [1, 1], on_demand_floor=0, **EQUAL | {"cost": (1.0, 9.0)}) == [1, 5]
+    assert chosen([5, 1], [1, 1], **EQUAL | {"cost": (1.0, 9.0)}) == [5, 1]
+
+
+def test_nodes_on_demand_take_over_what_spot_cannot_run():
+    assert chosen([2, 4], [2, 4], not_running=(0, 3), vacant=(np.inf, 0), on_demand_floor=2, **EQUAL) == [5, 1]
+    assert chosen([2, 4], [2, 4], not_running=(0, 3), vacant=(np.inf, np.inf), on_demand_floor=2, **EQUAL) == [2, 4]
+    assert chosen([2, 4], [2, 1], vacant=(np.inf, 1), on_demand_floor=2, **EQUAL) == [4, 2]
+
+
+def test_nodes_on_demand_leave_first_down_to_their_floor():
+    assert chosen([5, 1], [5, 3], on_demand_floor=2, **EQUAL) == [3, 3]
+    assert chosen([1, 2], [5, 3], on_demand_floor=2, **EQUAL) == [2, 1]
+    assert chosen([2, 3], [2, 3], on_demand_floor=3, **EQUAL) == [3, 3]  # what serves on spot waits for the third
+
+
+def test_nodes_on_demand_are_exchanged_for_spot_where_it_pays():
+    cheap, dear = EQUAL | {"cost": (1.0, 0.4)}, EQUAL | {"cost": (1.0, 2.0)}
+    del cheap["each"], dear["each"]
+    spot = {"on_demand_floor": 1, "requests_each": (10.0, 10.0)}
+    assert exchanged([4, 1], [4, 1], 0.5, **cheap, **spot)[0] == [4, 4]
+    assert exchanged([4, 1], [4, 4], 0.5, **cheap, **spot)[0] == [1, 4]
+    assert exchanged([4, 1], [4, 1], 99.0, **dear, **spot)[0] == [4, 1]
+
+
 rows = st.lists(
     st.tuples(
         st.integers(0, 8),
@@ -167,6 +206,37 @@ rows = st.lists(
     min_size=1,
     max_size=10,
 )
+
+
+@pytest.mark.slow
+@given(
+    rows, st.lists(st.tuples(st.booleans(), st.sampled_from([np.nan, 0.0, 1.0, 3.0, 9.0])), min_size=10, max_size=10)
+)
+def test_a_floor_on_demand_is_kept_and_spot_comes_first(table, preferences):
+    desired, current, service, each, cost, _, vacant = (np.array(column, float) for column in zip(*table, strict=True))
+    spot, first = (np.array(column) for column in list(zip(*preferences[: len(table)], strict=True)))
+    current, desired = np.maximum(current, 1), np.maximum(desired, 1)
+    rules = spec(len(desired), min_replicas=1.0, max_replicas=8.0, on_demand_floor=first.tolist())
+    running = VariantReplicas(current, np.zeros(len(desired)), np.zeros(len(desired)), vacant)
+    variants, all_rows = Variants(service.astype(int), cost, spot), np.ones(len(desired), bool)
+    result = choose(desired, running, each, all_rows, variants, rules)
+    plain = choose(desired, running, each, all_rows, replace(variants, may_be_spot=None), rules)
+    room = np.minimum(np.fmax(8 - np.fmin(current, 8), 0), vacant)
+    for number in np.unique(service[service >= 0]):
+        members = service == number
+        assert result[members] @ each[members] >= desired[members] @ each[members] - 1e-6
+        firm, wanted = members & ~spot, np.nanmax([-1.0, *first[members]])
+        if wanted < 0:
+            assert (result[members] == plain[members]).all()
+            continue
+        enough = result[firm] @ each[firm] >= desired[members] @ each[members] - 1e-6
+        most = (np.fmin(current, 8) + room)[firm].sum()
+        assert enough or result[firm].sum() >= min(wanted, most)
+        grown = firm & (result > np.fmin(current, 8))
+        if grown.any() and result[firm].sum() > max(wanted, np.fmin(current, 8)[firm].sum()):
+            left = np.where(members & spot, np.fmin(current, 8) + room - result, 0.0)  # they could still have come
+            without = (result + left)[members] @ each[members] - each[grown].max()
+            assert without < desired[members] @ each[members] - 1e-6
 
 
 @pytest.mark.slow

@@ -853,22 +853,39 @@ def _partner(row: Row, role: str, name: str, ratio: str | None) -> Row:
     return other
 
 
-@clause(rf"it takes over load from other variants of (\S+) and needs {NUMBER}", Stage.VARIANT)
+SPOT_FIRST = rf"(?:, with spot nodes first beyond {NUMBER} on others)?"
+
+
+def _spot_first(row: Row, beyond: str | None) -> None:
+    """Check the preference for spot nodes: the largest floor of the variants, and nothing where none states one."""
+    variants = row.inp.variants
+    assert variants is not None
+    floors = row.inp.spec.on_demand_floor[variants.service == variants.service[row.row]]
+    known = floors[~np.isnan(floors)] if variants.may_be_spot is not None else floors[:0]
+    assert (beyond is None) == (not len(known))
+    if beyond is not None:
+        same(beyond, known.max())
+
+
+@clause(rf"it takes over load from other variants of (\S+) and needs {NUMBER}{SPOT_FIRST}", Stage.VARIANT)
 def takes_over(row: Row, match: re.Match[str]) -> None:
+    _spot_first(row, match[3])
     assert match[1] == row.inp.fleet.workloads[row.row].service
     same(match[2], row.stage(Stage.VARIANT))
     assert row.stage(Stage.VARIANT) > row.stage(Stage.BOUNDS)
 
 
-@clause(rf"other variants of (\S+) take over load, so {NUMBER} remain", Stage.VARIANT)
+@clause(rf"other variants of (\S+) take over load, so {NUMBER} remain{SPOT_FIRST}", Stage.VARIANT)
 def leaves(row: Row, match: re.Match[str]) -> None:
+    _spot_first(row, match[3])
     assert match[1] == row.inp.fleet.workloads[row.row].service
     same(match[2], row.stage(Stage.VARIANT))
     assert row.stage(Stage.VARIANT) < row.stage(Stage.BOUNDS)
 
 
-@clause(rf"it will replace dearer variants of (\S+) and needs {NUMBER}", Stage.EXCHANGE)
+@clause(rf"it will replace dearer variants of (\S+) and needs {NUMBER}{SPOT_FIRST}", Stage.EXCHANGE)
 def replaces(row: Row, match: re.Match[str]) -> None:
+    _spot_first(row, match[3])
     assert match[1] == row.inp.fleet.workloads[row.row].service
     same(match[2], row.stage(Stage.EXCHANGE))
     assert row.stage(Stage.EXCHANGE) > row.stage(Stage.VARIANT)

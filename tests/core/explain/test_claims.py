@@ -165,6 +165,7 @@ class Worlds:
             down_step_fraction=self.each(NAN, 0.25),
             down_stabilization_s=self.each(0.0, 60.0),
             max_wait_s=self.each(1.0, 60.0),
+            on_demand_floor=self.each(NAN, NAN, 0.0, 2.0),
         )
 
     def cluster(self):
@@ -239,7 +240,8 @@ class Worlds:
     def check(self) -> Sentences:
         """Check the sentences of a few ticks."""
         story, sentences = ExplainedStory(self.spec()), Sentences()
-        story.variants = self.some(None, Variants(np.array([0, 0, -1]), np.array([1.0, 3.0, 1.0])))
+        spot = self.some(None, np.array([True, False, False]), np.array([False, True, True]))
+        story.variants = self.some(None, Variants(np.array([0, 0, -1]), np.array([1.0, 3.0, 1.0]), spot))
         window = Schedule(*(np.full((self.rows, 1), value) for value in (1000.0, 9000.0, 4.0, NAN)))
         story.schedule = self.some(None, window)
         for _ in range(3):

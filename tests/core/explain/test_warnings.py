@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from autoscaler.core.explain.row import TickRow
 from autoscaler.core.explain.warnings import LONG, warnings
 from autoscaler.core.model.types import Stage
+from autoscaler.core.model.variants import Variants
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.world import fleet, quotas, spec, world
@@ -86,3 +87,20 @@ def test_an_answer_that_the_hpa_does_not_follow_is_warned_of(present: int, answe
     assert warnings(TickRow(inp, replace(decision, stages=stages), 0)) == ()
     unfollowed = replace(decision, stages=stages, unfollowed_s=np.array([120.0]))
     assert warnings(TickRow(inp, unfollowed, 0)) == (told,)
+
+
+@pytest.mark.parametrize(
+    ("variants", "said"),
+    [
+        (None, "the workload has no service with variants"),
+        (Variants(np.array([0, -1]), np.ones(2), np.array([False, True])), "no variant is known to be on spot nodes"),
+        (Variants(np.array([0, 0]), np.ones(2), np.array([True, True])), "all variants are on spot nodes"),
+        (Variants(np.array([0, 0]), np.ones(2), np.array([False, True])), ""),
+    ],
+)
+def test_a_floor_on_demand_without_effect_is_warned_of(variants: Variants | None, said: str):
+    inp = replace(world(1000.0, fleet([1, 1]), spec(2, on_demand_floor=[1.0, np.nan])), variants=variants)
+    decision, _ = tick(inp, Memory.empty())
+    found = [words for words in warnings(TickRow(inp, decision, 0)) if "onDemandFloor" in words]
+    assert found == ([f"replicas.onDemandFloor has no effect, because {said}"] if said else [])
+    assert not [words for words in warnings(TickRow(inp, decision, 1)) if "onDemandFloor" in words]

@@ -195,6 +195,16 @@ def test_other_variant_takes_the_load_when_replicas_are_missing():
     assert story.watch(cluster, 60, running=10.0, waiting=10.0).replicas[1] > 2
 
 
+def test_nodes_on_demand_take_the_load_when_spot_is_taken_away():
+    story = Story(spec(2, max_replicas=20.0, on_demand_floor=2))
+    story.variants = Variants(np.array([0, 0]), np.array([1.0, 1.0]), np.array([False, True]))
+    assert story.watch(fleet([2, 4]), 60, running=9.0).replicas.tolist() == [2, 4]
+    queued = np.array([PendingCause.NONE] * 3 + [PendingCause.UNSCHEDULABLE] * 3)
+    taken = fleet([2, 1], [0, 3], replicas=[2, 4], pod_pending=queued)
+    on_demand, spot = story.watch(taken, 60, running=18.0).replicas.tolist()
+    assert (on_demand >= 5, spot) == (True, 1)
+
+
 def test_pod_is_pending_when_it_starts_for_too_long():
     story = Story(spec())
     endless = fleet([1], [1], starting_since_s=900.0)
