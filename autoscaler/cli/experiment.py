@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
-import sys
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +10,7 @@ import click
 
 from autoscaler.cli.options import options, refuse_unused
 from autoscaler.cli.param_types import OUT, READABLE_FILE, DurationParam, NumberParam, WholeNumber
+from autoscaler.cli.process import run_interruptibly
 
 if TYPE_CHECKING:
     from autoscaler.lab.commands.options import ExperimentOptions
@@ -169,7 +167,7 @@ def run_experiment(given: dict[str, Any], work: Callable[[ExperimentOptions], in
     if uncached is None:
         ahead = ("weights_on", "request_nodes", "fetch_weights", "node_idle")
         refuse_unused(given, ahead, "without --cold-start-uncached: every node is up, with image and weights")
-    run_interruptibly(lambda: work(_make_options(given, gpus)))
+    run_simulations(lambda: work(_make_options(given, gpus)))
 
 
 def _make_options(given: dict[str, Any], gpus: float | None) -> ExperimentOptions:
@@ -204,43 +202,16 @@ def _make_options(given: dict[str, Any], gpus: float | None) -> ExperimentOption
     )
 
 
-def run_interruptibly(work: Callable[[], int]) -> None:
-    """Run `work` and exit. Ctrl-C and SIGTERM end it quietly, even during the imports, which take seconds."""
-    received = 0  # signal number
+def run_simulations(work: Callable[[], int]) -> None:
+    """Run `work`, which needs the simulator, and exit."""
 
-    def end(number: int, _frame: object) -> None:
-        nonlocal received
-        received = number
-        raise KeyboardInterrupt
-
-    main = threading.current_thread() is threading.main_thread()  # only the main thread may set signal handlers
-    numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
-    before = [signal.signal(number, end) for number in numbers]
-    try:
-        code = _run_reporting_errors(work)
-    except (KeyboardInterrupt, SystemError):  # compiled code turns the former into the latter
-        if not received:
-            raise
-        code = 128 + received
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-    sys.exit(code)
-
-
-def _run_reporting_errors(work: Callable[[], int]) -> int:
-    """Return the exit code of `work`. An expected error prints one line and returns 2."""
-    try:
-        import numba  # noqa: F401
-    except ImportError:
-        raise click.UsageError(
-            "simulations need numba, which is not installed: pip install 'vllm-autoscaler[sim]'"
-        ) from None
-    from autoscaler.config.findings import PolicyError
-    from autoscaler.ports import Unavailable
-
-    try:
+    def checked() -> int:
+        try:
+            import numba  # noqa: F401
+        except ImportError:
+            raise click.UsageError(
+                "simulations need numba, which is not installed: pip install 'vllm-autoscaler[sim]'"
+            ) from None
         return work()
-    except (PolicyError, Unavailable, ValueError, RuntimeError, OSError) as error:
-        click.echo(f"error: {error}", err=True)
-        return 2
+
+    run_interruptibly(checked)

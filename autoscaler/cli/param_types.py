@@ -18,6 +18,7 @@ EXISTING = click.Path(exists=True, path_type=Path)
 READABLE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
 _DECIMAL = re.compile(r"-?(\d{1,18}(\.\d{0,18})?|\.\d{1,18})", re.ASCII)
+_DAYS = re.compile(r"(?P<number>\d{1,6})(?P<unit>[dw])(?P<rest>.*)", re.ASCII)
 OBJECT_NAMES = "at most 253 characters of a-z, 0-9, - and ."
 
 
@@ -49,6 +50,20 @@ class DurationParam(click.ParamType):  # type: ignore[type-arg]
             allowed = f"a duration such as 500ms, 5s or 2m, {least} and at most {most}"
             self.fail(f"{error}, found {value!r}; allowed: {allowed}", param, ctx)
         return duration_s
+
+
+class SpanParam(DurationParam):
+    """Seconds, written as a duration, or in days and weeks: `14d`, `2w`, `1d12h`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, str) and (found := _DAYS.fullmatch(value)):
+            days_s = 86_400.0 * int(found["number"]) * (7 if found["unit"] == "w" else 1)
+            rest = super().convert(found["rest"], param, ctx) if found["rest"] else 0.0
+            if not 0 < days_s + rest <= self._most_s:
+                most = f"{self._most_s // 86_400}d"
+                self.fail(f"out of bounds, found {value!r}; allowed: above 0 and at most {most}", param, ctx)
+            return days_s + rest
+        return super().convert(value, param, ctx)
 
 
 class NumberParam(click.FloatRange):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -30,3 +31,39 @@ def exit_with(work: Callable[[], int]) -> None:
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     sys.exit(code)
+
+
+def run_interruptibly(work: Callable[[], int]) -> None:
+    """Run `work` and exit. Ctrl-C and SIGTERM end it quietly, even during the imports, which take seconds."""
+    received = 0  # signal number
+
+    def end(number: int, _frame: object) -> None:
+        nonlocal received
+        received = number
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()  # only the main thread may set signal handlers
+    numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
+    before = [signal.signal(number, end) for number in numbers]
+    try:
+        code = _run_reporting_errors(work)
+    except (KeyboardInterrupt, SystemError):  # compiled code turns the former into the latter
+        if not received:
+            raise
+        code = 128 + received
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    sys.exit(code)
+
+
+def _run_reporting_errors(work: Callable[[], int]) -> int:
+    """Return the exit code of `work`. An expected error prints one line and returns 2."""
+    from autoscaler.config.findings import PolicyError
+    from autoscaler.ports import Unavailable
+
+    try:
+        return work()
+    except (PolicyError, Unavailable, ValueError, RuntimeError, OSError) as error:
+        click.echo(f"error: {error}", err=True)
+        return 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from autoscaler.cli.experiment import YEAR_S, GreedyGroup, experiment_options, run_experiment, run_interruptibly
+from autoscaler.cli.experiment import YEAR_S, GreedyGroup, experiment_options, run_experiment, run_simulations
 from autoscaler.cli.param_types import OUT, READABLE_FILE, DurationParam, NumberParam, WholeNumber
 
 if TYPE_CHECKING:
@@ -109,4 +109,4 @@ def fit(
 
         return lab.fit(recording, out, max_num_seqs, max_num_batched_tokens, gpus)
 
-    run_interruptibly(work)
+    run_simulations(work)

@@ -88,7 +88,7 @@ def test_a_signal_ends_what_this_process_computes(tmp_path: Path, number: int) -
 def test_a_signal_that_comes_in_compiled_code_ends_it_as_well() -> None:
     program = """
 import subprocess, numba, numpy
-from autoscaler.cli.experiment import run_interruptibly
+from autoscaler.cli.process import run_interruptibly
 
 @numba.njit
 def long(count):

@@ -93,31 +93,37 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
     is_unobserved = np.isnan(load.demand) | np.isnan(stats.first_token_limit_s) | (interval_s > MAX_INTERVAL_S)
     observed_s = np.where(is_unobserved, 0.0, interval_s)
     miss_counts, steepness = miss_curve.update_miss_counts(before.miss_counts, stats, load, observed_s)
+    batch_room_s = _compute_batch_room_s(stats, speed, fitted, load)
+    measured = replace(before, speed=speed, offered_load=load, miss_counts=miss_counts)
+    return serve_interval(measured, stats, Interval(observed_s, load.demand, arrivals, steepness, batch_room_s), now_s)
+
+
+def serve_interval(before: StrategyState, stats: IntervalStats, interval: Interval, now_s: float) -> StrategyState:
+    """Let all shadow fleets serve an interval whose load was measured, and select a strategy.
+
+    before: with the speed, offered load and miss counts of this interval. Its end is `now_s`.
+    """
+    interval_s, load = or_zero(np.maximum(now_s - before.last_updated_s, 0.0)), before.offered_load
     ready_peaks = load_history.compute_ready_peaks(before.history, stats.cold_start_s)
     woken_peaks = None
     if (stats.kept_asleep > 0).any():
         woken_peaks = load_history.compute_woken_peaks(before.history, stats.wake_s, stats.cold_start_s)
-    past_week = season.update_season(before.season, load.demand, observed_s, now_s)
+    past_week = season.update_season(before.season, load.demand, interval.observed_s, now_s)
     season_load = season.predict_load(past_week, stats.cold_start_s, now_s)
     history, predicted = load_history.update_load_history(
         before.history, load.demand, season_load, stats.cold_start_s, interval_s, now_s
     )
-    batch_room_s = _compute_batch_room_s(stats, speed, fitted, load)
-    interval = Interval(observed_s, load.demand, arrivals, steepness, batch_room_s)
     shadow = shadow_fleets.update_shadow_fleets(before.shadow, stats, interval, ready_peaks, woken_peaks)
     budget, missed = error_budget.update_error_budget(before.budget, stats, interval)
     missed = np.where(offered_load.queue_misses_limit(load, stats), missed, 0.0)
     surges, is_single = update_surges(
-        before.surges, before.shadow, shadow, arrivals, missed, budget.served, history.averages[1], stats
+        before.surges, before.shadow, shadow, interval.arrivals, missed, budget.served, history.averages[1], stats
     )
     state = replace(
         before,
         last_updated_s=np.full(len(interval_s), now_s),
-        speed=speed,
-        offered_load=load,
         history=history,
         season=past_week,
-        miss_counts=miss_counts,
         budget=budget,
         shadow=forget_queues(shadow, is_single),
         surges=surges,

@@ -43,7 +43,7 @@ from autoscaler.adapters.prometheus.instant.unread_metrics import UnreadMetrics
 from autoscaler.adapters.prometheus.pod_labels import names_pod, pod_name
 from autoscaler.adapters.prometheus.promql.conventions import CONVENTIONS, convention_query, read_conventions
 from autoscaler.adapters.prometheus.promql.engines import engine_presence, reporting_pods_query
-from autoscaler.adapters.prometheus.promql.gpus import devices_query
+from autoscaler.adapters.prometheus.promql.gpus import MAX_DEVICES, devices_query, pool_of
 from autoscaler.adapters.prometheus.promql.labels import METRIC
 from autoscaler.catalog.engines import ENGINES
 from autoscaler.catalog.series import own_label
@@ -70,7 +70,6 @@ UNKNOWN_READY = (
 )
 MAX_SILENT = 100  # namespaces without engines that are still queried from kube-state-metrics
 PERIOD_S = 10.0  # metrics are scraped every 15 or 30 s
-MAX_DEVICES = 1024  # per pod; no node has more
 _NOTHING = Vector(math.nan, [], np.empty(0))
 
 
@@ -286,9 +285,7 @@ def _devices(vector: Vector) -> dict[Name, Counter[Pool]]:
         if not 1 <= count <= MAX_DEVICES:  # also true for NaN
             continue
         labels = parse_labels(raw)
-        profile = labels.get("GPU_I_PROFILE", "")
-        resource = f"nvidia.com/mig-{profile}" if profile else "nvidia.com/gpu"
-        pool = Pool(resource, labels.get("modelName", "").replace(" ", "-"))  # as GPU feature discovery writes it
+        pool = pool_of(labels)
         counted = held.setdefault(pod_name(labels), Counter())
         counted[pool] = max(counted[pool], int(count))  # two exporters may name the pod by different labels
     return held

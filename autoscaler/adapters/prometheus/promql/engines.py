@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import NamedTuple
 
 from autoscaler.adapters.prometheus.promql.expressions import (
     QUANTILE,
@@ -44,6 +45,16 @@ class SampleQuery:
     slow: bool = False  # changes or is collected rarely, so it is not queried at every tick
     models: tuple[str, ...] = ()  # only for pods that report these models and foreign ones; (): all pods
     grouped: bool = False  # its series have the labels of a group of pods instead
+
+
+class Over(NamedTuple):
+    """A function over the samples of a window, such as the growth of a counter."""
+
+    function: str
+    window_s: float
+
+    def apply(self, selector: str) -> str:
+        return f"{self.function}({selector}[{duration(self.window_s)}])"
 
 
 def engine_queries(
@@ -98,7 +109,12 @@ def process_query(name: str, engine: Engine, identity: Identity) -> str:
 
 def growth_query(engine: Engine, column: str, identity: Identity, window_s: float) -> str:
     """Return the query for the growth of a counter of each pod within a window, across resets."""
-    return _values(for_identity(engine, identity).readings[column], identity, growth_window_s=window_s)
+    return over_query(engine, column, identity, Over("increase", window_s))
+
+
+def over_query(engine: Engine, column: str, identity: Identity, over: Over) -> str:
+    """Return the query for a column of each pod, with a function over a window in place of the last samples."""
+    return _values(for_identity(engine, identity).readings[column], identity, over=over)
 
 
 def models_query(engine: Engine, identity: Identity) -> str:
@@ -122,7 +138,9 @@ def bounds_query(readings: Readings, most: int) -> str:
     return f"topk({most}, count by (le) (({buckets}) unless ignoring (le) (count without (le) ({buckets}) > {most})))"
 
 
-def bucket_expression(readings: Readings, spellings: Sequence[str], identity: Identity) -> str:
+def bucket_expression(
+    readings: Readings, spellings: Sequence[str], identity: Identity, over: Over | None = None
+) -> str:
     """Return an expression for one cumulative bucket of a histogram, a series for each pod.
 
     spellings: texts of its bound. Prometheus 2 keeps the engine's text ("1"), Prometheus 3 normalizes it ("1.0").
@@ -133,6 +151,7 @@ def bucket_expression(readings: Readings, spellings: Sequence[str], identity: Id
     return _values(
         (replace(row, name=f"{row.name}_bucket", where=(*row.where, ("le", texts)), scale=1.0) for row in readings),
         identity,
+        over=over,
     )
 
 
@@ -185,18 +204,18 @@ def _values(
     rows: Iterable[Series],
     identity: Identity,
     quantiles: QuantileQuery | None = None,
-    growth_window_s: float | None = None,
+    over: Over | None = None,
 ) -> str:
     """Compile alternatives to an expression with one series per pod; to a quantile if `quantiles` is given.
 
-    growth_window_s: the value is the growth of a counter within this window; None: it is the counter or gauge itself.
+    over: what the value is of the samples of a window; None: it is the last sample.
 
     Alternatives that differ only in name share one aggregation, because `or` keeps the first name of each series.
     """
 
     def compiled(row: Series, names: Sequence[str]) -> str:
         if quantiles is None:
-            return _value(row, names, identity, growth_window_s)
+            return _value(row, names, identity, over)
         return _quantile(row, names, identity, quantiles)
 
     alike: dict[Series, list[Series]] = {}
@@ -205,12 +224,12 @@ def _values(
     return or_join(compiled(group[0], [row.name for row in group]) for group in alike.values())
 
 
-def _value(row: Series, names: Sequence[str], identity: Identity, growth_window_s: float | None) -> str:
+def _value(row: Series, names: Sequence[str], identity: Identity, over: Over | None) -> str:
     """Compile rows that differ only in name, with the steps in the order that `Series` states."""
 
     def read(part: Series, name: str) -> Iterator[str]:
         for text in selectors(part, name):
-            yield text if growth_window_s is None else f"increase({text}[{duration(growth_window_s)}])"
+            yield text if over is None else over.apply(text)
 
     pod = by(*identity)
     series = or_join(if_beside(row, text, identity) for name in names for text in read(row, name))
@@ -222,11 +241,11 @@ def _value(row: Series, names: Sequence[str], identity: Identity, growth_window_
     else:
         expression = f"max {pod} ({series})"
     if row.minus or not one_sum:
-        parts = [expression, *(_values([part], identity, None, growth_window_s) for part in row.plus if not one_sum)]
-        parts += [f"0 - ({_values(readings, identity, None, growth_window_s)})" for readings in row.minus]
+        parts = [expression, *(_values([part], identity, None, over) for part in row.plus if not one_sum)]
+        parts += [f"0 - ({_values(readings, identity, None, over)})" for readings in row.minus]
         whole, expression = expression, f"sum {pod} ({keep_all(parts)})"
         if row.again:
-            parts.append(f"({_values(row.again, identity, None, growth_window_s)}) - ({whole}) > 0")
+            parts.append(f"({_values(row.again, identity, None, over)}) - ({whole}) > 0")
             expression = f"min {pod} ({keep_all([f'sum {pod} ({keep_all(parts)})', whole])})"
     if row.minus:
         expression = f"({expression} >= 0)"  # a negative count, or one without a minuend, is unknown

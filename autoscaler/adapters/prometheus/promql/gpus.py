@@ -8,9 +8,11 @@ from autoscaler.adapters.prometheus.promql.engines import SampleQuery
 from autoscaler.adapters.prometheus.promql.expressions import by, duration, or_join
 from autoscaler.adapters.prometheus.promql.labels import PLACE, Identity
 from autoscaler.catalog import gpus
-from autoscaler.catalog.series import POD_LABELS, Series
+from autoscaler.catalog.series import POD_LABELS, Labels, Series
+from autoscaler.core.model.fleet import Pool
 
 GPU_COLUMNS = frozenset({"fb_usage", *gpus.ACTIVITY})
+MAX_DEVICES = 1024  # per pod; no node has more
 GPU_WINDOW_S = 180.0  # DCGM collects every 30 s, so a short request may show in one sample only
 
 
@@ -35,15 +37,26 @@ def gpu_queries(identity: Identity) -> tuple[SampleQuery, ...]:
     )
 
 
-def devices_query() -> str:
+POOL = ("modelName", "GPU_I_PROFILE")
+"""Labels that name the pool of a device."""
+
+
+def devices_query(apart: Identity = ()) -> str:
     """Return the query for the number of GPUs, or MIG instances, of each pod, for each pair of labels that names it.
 
+    apart: further labels that tell pods apart, such as those of clusters.
     A device that two exporters report has one UUID, even if they name its host differently.
     """
-    pool = ("modelName", "GPU_I_PROFILE")
-    pod = tuple(dict.fromkeys((*chain.from_iterable(POD_LABELS), *pool)))
+    pod = tuple(dict.fromkeys((*chain.from_iterable(POD_LABELS), *apart, *POOL)))
     whole = (f"max {by(*pod, *_DEVICE)} ({_device(name)})" for name in GPU_PRESENCE)
     return f"count {by(*pod)} ({or_join(whole)})"
+
+
+def pool_of(labels: Labels) -> Pool:
+    """Return the pool of a series of the answer to `devices_query`."""
+    profile = labels.get("GPU_I_PROFILE", "")
+    resource = f"nvidia.com/mig-{profile}" if profile else "nvidia.com/gpu"
+    return Pool(resource, labels.get("modelName", "").replace(" ", "-"))  # as GPU feature discovery writes it
 
 
 def _device(name: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
-from autoscaler.adapters.prometheus.promql.engines import bucket_expression
+from autoscaler.adapters.prometheus.promql.engines import Over, bucket_expression
 from autoscaler.adapters.prometheus.promql.labels import Identity
 from autoscaler.catalog.engines import ROUNDED_UP
 from autoscaler.catalog.series import Readings
@@ -80,13 +80,25 @@ def most_common(objectives_s: FloatColumn, pods: int) -> tuple[list[float], int]
     return values[order[:most]].tolist(), int(workloads[order[most:]].sum())
 
 
-def count_expression(column: str, readings: Readings, identity: Identity, objective_s: float, bounds: Bounds) -> str:
-    """Return an expression for a column of `catalog.engines.WITHIN`, one series per pod; "" if no bound is usable."""
+def count_expression(
+    column: str,
+    readings: Readings,
+    identity: Identity,
+    objective_s: float,
+    bounds: Bounds,
+    over: Over | None = None,
+) -> str:
+    """Return an expression for a column of `catalog.engines.WITHIN`, one series per pod; "" if no bound is usable.
+
+    over: a function over the samples of each bucket in a window; None: the last samples.
+    """
     express = rounded_up_expression if column in ROUNDED_UP else within_expression
-    return express(readings, identity, objective_s, bounds)
+    return express(readings, identity, objective_s, bounds, over)
 
 
-def within_expression(readings: Readings, identity: Identity, objective_s: float, bounds: Bounds) -> str:
+def within_expression(
+    readings: Readings, identity: Identity, objective_s: float, bounds: Bounds, over: Over | None = None
+) -> str:
     """Return an expression for the observations within an objective, one series per pod; "" without bounds.
 
     If all pods have the same bounds, it computes the same as `core.table.histogram.count_within`. Otherwise several
@@ -94,17 +106,19 @@ def within_expression(readings: Readings, identity: Identity, objective_s: float
     of them counts only observations that are certainly within: its highest bucket below the objective.
     """
     parts = _candidate_parts(objective_s, bounds)
-    expressions = [_interpolated(readings, identity, part, bounds) for part in parts]
+    expressions = [_interpolated(readings, identity, part, bounds, over) for part in parts]
     same_bounds = bool(np.all(bounds.series == bounds.histograms))
     sure = int(np.searchsorted(bounds.values_s, objective_s, side="right"))  # number of bounds within the objective
     if sure and not (same_bounds and parts):
         nearest = bounds.spellings[sure - 1 : sure] if same_bounds else bounds.spellings[max(sure - MAX_SURE, 0) : sure]
         spellings = [text for spelled in nearest for text in spelled]
-        expressions.append(bucket_expression(readings, spellings, identity))
+        expressions.append(bucket_expression(readings, spellings, identity, over))
     return " or ".join(expressions)
 
 
-def rounded_up_expression(readings: Readings, identity: Identity, objective_s: float, bounds: Bounds) -> str:
+def rounded_up_expression(
+    readings: Readings, identity: Identity, objective_s: float, bounds: Bounds, over: Over | None = None
+) -> str:
     """Return an expression for the observations not certainly beyond an objective; "" if no bound is that high.
 
     It counts up to `core.table.histogram.bound_above`; if bounds differ, up to the lowest such bound of each pod.
@@ -112,7 +126,7 @@ def rounded_up_expression(readings: Readings, identity: Identity, objective_s: f
     above = bounds.spellings[int(np.searchsorted(bounds.values_s, objective_s)) :]
     same_bounds = bool(np.all(bounds.series == bounds.histograms))
     few = above[: 1 if same_bounds else MAX_PARTS]
-    return " or ".join(bucket_expression(readings, spelled, identity) for spelled in few)
+    return " or ".join(bucket_expression(readings, spelled, identity, over) for spelled in few)
 
 
 def _candidate_parts(objective_s: float, bounds: Bounds) -> list[LimitPosition]:
@@ -129,12 +143,14 @@ def _candidate_parts(objective_s: float, bounds: Bounds) -> list[LimitPosition]:
     return sorted(whole, key=lambda part: part.above - part.below)[:MAX_PARTS]
 
 
-def _interpolated(readings: Readings, identity: Identity, part: LimitPosition, bounds: Bounds) -> str:
+def _interpolated(
+    readings: Readings, identity: Identity, part: LimitPosition, bounds: Bounds, over: Over | None
+) -> str:
     """Compile the sum of the buckets below an objective and a fraction of the next bucket."""
     spelled = dict(zip(bounds.values_s.tolist(), bounds.spellings, strict=True))
 
     def weighted(bound_s: float, fraction: float) -> str:
-        bucket = bucket_expression(readings, spelled[bound_s], identity)
+        bucket = bucket_expression(readings, spelled[bound_s], identity, over)
         return f"({bucket})" if fraction == 1 else f"({bucket}) * {fraction!r}"
 
     below = weighted(part.below, 1 - part.fraction) if part.below in spelled else ""

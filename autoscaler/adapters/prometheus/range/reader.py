@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import math
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +35,10 @@ MAX_SERIES = 20_000  # per response
 MAX_BYTES = 128 << 20  # per response, after decompression
 BLOCK_BYTES = 1 << 20
 
+TOO_LARGE = frozenset({413, 422})
+"""Statuses of a query that loads too many samples, or whose answer is too long."""
+
+_STATUS = re.compile(r"^HTTP Status Code (\d{3})")
 NO_ANSWER = "HTTP 200, but no answer to a range query"
 
 Result = TypeVar("Result")
@@ -64,6 +69,16 @@ async def run_in_thread(function: Callable[..., Result], *arguments: Any) -> Res
 
     threading.Thread(target=work, name="history", daemon=True).start()
     return await future
+
+
+class QueryFailed(Unavailable):
+    """A range query failed."""
+
+    def __init__(self, message: str, *, status: int = 0, too_large: bool = False) -> None:
+        """status: of HTTP; 0: none came. too_large: a query over less time, or for fewer series, may succeed."""
+        super().__init__(message)
+        self.status = status
+        self.too_large = too_large
 
 
 class RangeReader:
@@ -108,7 +123,7 @@ class RangeReader:
         """
         left_s = self._deadline_s - time.monotonic()
         if left_s <= 0:
-            raise Unavailable(f"{self.name}: history was not read in time")
+            raise QueryFailed(f"{self.name}: history was not read in time")
         try:
             if authorization := self._credentials.authorization():
                 self._secrets = [authorization.partition(" ")[2]]
@@ -124,7 +139,10 @@ class RangeReader:
         except requests.JSONDecodeError as error:
             raise Unavailable(f"{self.name}: {NO_ANSWER}") from error
         except (PrometheusApiClientException, requests.RequestException, CredentialError, OSError) as error:
-            raise Unavailable(f"{self.name}: {self._describe_error(error)}") from error
+            status = int(shown[1]) if (shown := _STATUS.search(str(error))) else 0
+            slow = isinstance(error, (requests.Timeout, _ResponseTooLong))
+            message = f"{self.name}: {self._describe_error(error)}"
+            raise QueryFailed(message, status=status, too_large=slow or status in TOO_LARGE) from error
         except (
             KeyError,
             TypeError,
@@ -134,7 +152,8 @@ class RangeReader:
             raise Unavailable(f"{self.name}: {NO_ANSWER}") from error
         if not isinstance(rows, list) or len(rows) > MAX_SERIES:
             found = f"{len(rows)} series" if isinstance(rows, list) else "no series"
-            raise Unavailable(f"{self.name}: the answer has {found}; allowed: at most {MAX_SERIES}")
+            message = f"{self.name}: the answer has {found}; allowed: at most {MAX_SERIES}"
+            raise QueryFailed(message, too_large=isinstance(rows, list))
         if not all(isinstance(row, dict) and _has_labels(row) and isinstance(row.get("values"), list) for row in rows):
             raise Unavailable(f"{self.name}: {NO_ANSWER}")
         try:

@@ -1,0 +1,230 @@
+"""Range queries over all services of a backend at once: the server sums the pods of each service.
+
+The server knows the service of a pod only by the pod's name without the suffix that a controller appends, as in
+`promql.pod_groups`. Clusters and namespaces tell services apart. A pod that two jobs scrape counts once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from autoscaler.adapters.prometheus.decode import Vector
+from autoscaler.adapters.prometheus.duplicates import cluster_of
+from autoscaler.adapters.prometheus.promql.conventions import convention_query, read_conventions
+from autoscaler.adapters.prometheus.promql.engines import (
+    Over,
+    bounds_query,
+    engine_presence,
+    for_identity,
+    over_query,
+    presence_rows,
+)
+from autoscaler.adapters.prometheus.promql.expressions import by, in_namespaces, or_join, selectors
+from autoscaler.adapters.prometheus.promql.gpus import MAX_DEVICES, POOL, devices_query, pool_of
+from autoscaler.adapters.prometheus.promql.labels import CLUSTER_LABELS, METRIC, TARGET, Identity, names_pods
+from autoscaler.adapters.prometheus.promql.pod_groups import GROUP, LabelPairs, group_labels, with_group_label
+from autoscaler.adapters.prometheus.promql.within_objective import (
+    MAX_BOUNDS,
+    Bounds,
+    count_expression,
+    read_bounds,
+)
+from autoscaler.adapters.prometheus.range.reader import RangeReader
+from autoscaler.catalog.engines import ENGINES, WITHIN, Engine
+from autoscaler.catalog.series import POD_LABELS, Labels, Readings
+from autoscaler.catalog.spellings import Spelling, engines_spelled, spelled
+from autoscaler.core.model.fleet import Pool
+
+MOMENTS = 24
+"""Evaluations of the queries for labels and names, which may change within the span."""
+
+PODS = "pods"
+MEANS = ("running", "waiting", "kv_usage")
+GROWTHS = ("finished", "first_tokens", "prompt_tokens", "generation_tokens", "gap_s", "gaps", "itl_judged")
+COUNTED_WITHIN = ("ttft_met", "itl_met")
+ORDERED = "ordered"
+COLUMNS = (PODS, *MEANS, *GROWTHS, *COUNTED_WITHIN, ORDERED)
+
+
+class ServiceName(NamedTuple):
+    """A service as its series name it."""
+
+    cluster: str  # "": series name none
+    namespace: str  # or the scrape job, if series name no pods
+    name: str
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, self))
+
+
+class ServiceQuery(NamedTuple):
+    """A query with one series for each service."""
+
+    column: str
+    expression: str
+
+
+class Objective(NamedTuple):
+    """The limits within which requests are counted, seconds; NaN: none."""
+
+    ttft_s: float
+    itl_s: float
+
+
+def service_queries(
+    reader: RangeReader,
+    spellings: tuple[Spelling, ...],
+    objective: Objective,
+    span_s: tuple[float, float],
+    step_s: float,
+) -> tuple[ServiceQuery, ...]:
+    """Return the queries for all columns of all engines that reported within a span of Unix time.
+
+    The value at a time is that of the step before it: the mean of a gauge, the growth of a counter. Raises Unavailable.
+    """
+    start_s, end_s = span_s
+    moments_s = _moments_s(span_s)
+    asked = reader.query(convention_query(spellings), start_s, end_s, moments_s)
+    conventions = read_conventions({row["metric"].get(METRIC, ""): float(row["values"][:, 1].max()) for row in asked})
+    table = engines_spelled(conventions.spellings)
+    present = _present_engines(reader, table.values(), start_s, end_s, moments_s)
+    pairs = conventions.pod_labels
+    pods: Identity = (*dict.fromkeys(label for pair in pairs for label in pair), "job", "exported_job", *CLUSTER_LABELS)
+    queries: list[ServiceQuery] = []
+    for identity in conventions.identities:
+        used = pods if names_pods(identity) else TARGET
+        for engine in (table[name] for name in present):
+            queries += _engine_queries(reader, engine, used, pairs, objective, span_s, step_s)
+    if any(names_pods(identity) for identity in conventions.identities):
+        queries.append(ServiceQuery(ORDERED, ordered_query(engine_presence(table[name] for name in present))))
+    return tuple(queries) if present else ()
+
+
+def ordered_query(present: str) -> str:
+    """Return the query for the pods of each Deployment and StatefulSet beside engines, from kube-state-metrics.
+
+    present: an expression with a series for each engine process. A pod that starts is ordered, and reports no engine.
+    """
+    place = by("namespace", *CLUSTER_LABELS, GROUP)
+    return or_join(
+        f'max {place} (label_replace({name}, "{GROUP}", "$1", "{label}", "(.+)")) '
+        f"and on (namespace) (group by (namespace) ({in_namespaces(present)}))"
+        for name, label in (
+            ("kube_deployment_status_replicas", "deployment"),
+            ("kube_statefulset_status_replicas", "statefulset"),
+        )
+    )
+
+
+def usual_scrape_s(reader: RangeReader, spellings: tuple[Spelling, ...], span_s: tuple[float, float]) -> float:
+    """Return the usual time between two scrapes of an engine; NaN: no engine reported. Raises Unavailable."""
+    window_s = 600.0
+    rows = [row for engine in ENGINES.values() for row in presence_rows(spelled(engine, spellings))]
+    counts = or_join(Over("count_over_time", window_s).apply(text) for row in rows for text in selectors(row, row.name))
+    asked = reader.query(f"quantile(0.25, {counts})", *span_s, _moments_s(span_s))
+    values = np.concatenate([row["values"][:, 1] for row in asked]) if asked else np.empty(0)
+    return float(window_s / max(np.median(values), 1.0)) if len(values) else math.nan
+
+
+class Devices(NamedTuple):
+    """The devices of a replica."""
+
+    per_replica: float
+    pool: Pool
+
+
+def read_devices(reader: RangeReader, span_s: tuple[float, float]) -> dict[ServiceName, Devices]:
+    """Return the devices of each service, as DCGM reported them at any time of the span. Raises Unavailable.
+
+    Of several pools the one that the most pods used at the latest time counts.
+    """
+    pod: Identity = (*chain.from_iterable(POD_LABELS), *CLUSTER_LABELS)
+    grouped = with_group_label(devices_query(CLUSTER_LABELS), pod, POD_LABELS)
+    labels = by(*group_labels(pod, POD_LABELS), *POOL)
+    found: dict[ServiceName, tuple[float, Devices]] = {}
+    for row in reader.query(f"max {labels} ({grouped})", *span_s, _moments_s(span_s)):
+        (at_s, count), name = row["values"][-1].tolist(), service_of(row["metric"])
+        if name.name and 1 <= count <= MAX_DEVICES:
+            found[name] = max(
+                found.get(name, (0.0, Devices(0, Pool("")))), (at_s, Devices(count, pool_of(row["metric"])))
+            )
+    return {name: devices for name, (_, devices) in found.items()}
+
+
+def service_of(labels: Labels) -> ServiceName:
+    """Return the service of a series of the answer to a query of `service_queries`."""
+    cluster = cluster_of(labels)
+    namespace = next((labels[name] for name in _NAMESPACES if labels.get(name)), "")
+    name = labels.get(GROUP, "")
+    if not namespace and labels.get("job"):
+        namespace, name = "", labels["job"]
+    return ServiceName(cluster.name if cluster else "", namespace, name)
+
+
+_NAMESPACES = ("exported_namespace", "pod_namespace", "k8s_namespace_name", "namespace", "kubernetes_namespace")
+
+
+def _present_engines(
+    reader: RangeReader, engines: Iterable[Engine], start_s: float, end_s: float, step_s: float
+) -> tuple[str, ...]:
+    query = or_join(
+        f"label_replace(count({or_join(text for row in presence_rows(engine) for text in selectors(row, row.name))}), "
+        f'"{METRIC}", "{engine.name}", "", "")'
+        for engine in engines
+    )
+    found = {row["metric"].get(METRIC, "") for row in reader.query(query, start_s, end_s, step_s)}
+    return tuple(name for name in ENGINES if name in found)
+
+
+def _engine_queries(
+    reader: RangeReader,
+    engine: Engine,
+    identity: Identity,
+    pairs: LabelPairs,
+    objective: Objective,
+    span_s: tuple[float, float],
+    step_s: float,
+) -> Iterator[ServiceQuery]:
+    def summed(function: str, expression: str) -> str:
+        """Return the services of an expression with a series per pod; a pod that two jobs scrape counts once."""
+        jobs = ("job", "exported_job") if names_pods(identity) else ()
+        pod = tuple(label for label in identity if label not in jobs)
+        once = f"max {by(*pod)} ({expression})"
+        return f"{function} {by(*group_labels(pod, pairs))} ({with_group_label(once, pod, pairs)})"
+
+    mean, growth = Over("avg_over_time", step_s), Over("increase", step_s)
+    yield ServiceQuery(PODS, summed("count", over_query(engine, "running", identity, Over("last_over_time", step_s))))
+    for column in MEANS:
+        if column in engine.readings:
+            function = "avg" if column == "kv_usage" else "sum"
+            yield ServiceQuery(column, summed(function, over_query(engine, column, identity, mean)))
+    for column in GROWTHS:
+        if column in engine.readings:
+            yield ServiceQuery(column, summed("sum", over_query(engine, column, identity, growth)))
+    engine = for_identity(engine, identity)
+    for column in COUNTED_WITHIN:
+        limit_s = getattr(objective, WITHIN[column])
+        if column in engine.readings and not math.isnan(limit_s):
+            readings = engine.readings[column]
+            bounds = _bounds(reader, readings, span_s)
+            if expression := count_expression(column, readings, identity, limit_s, bounds, growth):
+                yield ServiceQuery(column, summed("sum", expression))
+
+
+def _bounds(reader: RangeReader, readings: Readings, span_s: tuple[float, float]) -> Bounds:
+    """Return the bounds of a histogram in any part of the span."""
+    start_s, end_s = span_s
+    rows: list[dict[str, Any]] = reader.query(bounds_query(readings, MAX_BOUNDS), start_s, end_s, _moments_s(span_s))
+    labels = [msgspec.json.encode(row["metric"]) for row in rows]
+    counts = np.array([row["values"][:, 1].max() for row in rows], dtype=np.float64)
+    return read_bounds(Vector(end_s, labels, counts), readings[0].scale)
+
+
+def _moments_s(span_s: tuple[float, float]) -> float:
+    return max(math.ceil((span_s[1] - span_s[0]) / MOMENTS), 1.0)

@@ -1,0 +1,209 @@
+"""`report`: what the counts of all services cost and missed, from the history in Prometheus alone."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.prometheus.credentials import Credentials
+from autoscaler.adapters.prometheus.discovery.discovered_fleet import DiscoveredFleet
+from autoscaler.adapters.prometheus.range.reader import RangeReader
+from autoscaler.adapters.prometheus.range.service_queries import (
+    Objective,
+    read_devices,
+    service_queries,
+    usual_scrape_s,
+)
+from autoscaler.catalog.spellings import all_spellings
+from autoscaler.config.policy.compile import spec_row
+from autoscaler.config.policy.parse import load as load_policies
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.config.values import show_duration
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.spec import Spec
+from autoscaler.lab.report import output_files
+from autoscaler.lab.report.progress_bar import ProgressBar
+from autoscaler.ports import Unavailable
+from autoscaler.report.document import to_json
+from autoscaler.report.facts import gather_facts
+from autoscaler.report.history import FleetHistory, Span, read_history
+from autoscaler.report.load import measure_load
+from autoscaler.report.piece_cache import PieceCache
+from autoscaler.report.report import Report, compute
+from autoscaler.report.table import print_report
+
+STEPS_S = (60.0, 120.0, 180.0, 300.0)
+SCRAPES = 2.0
+"""Scrapes that a step must hold at least, so that the growth within it is known."""
+
+MOST_VALUES = 24_000_000
+"""Values that are read. Beyond it steps are longer."""
+
+LEAST_STEPS = 60
+DEADLINE_S = 3600.0
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """The options of `report`."""
+
+    prometheus: PrometheusSettings
+    since_s: float
+    policies: tuple[Path, ...]
+    default_policy: str
+    namespaces: tuple[str, ...]
+    prices: Mapping[str, float]
+    step_s: float | None
+    cache: Path | None
+    html: Path | None
+    json: Path | None
+
+
+def report(options: ReportOptions) -> int:
+    """Read the history, compute the report, print it and write its files."""
+    outputs = tuple(path for path in (options.html, options.json) if path is not None)
+    output_files.check(outputs, options.policies)
+    console = Console(stderr=True)
+    made = make_report(options, console)
+    print_report(made, Console())
+    contents = []
+    if options.json is not None:
+        contents.append((options.json, to_json(made)))
+    output_files.write(contents)
+    return 0
+
+
+def make_report(options: ReportOptions, console: Console) -> Report:
+    """Read the history and compute the report. Raises Unavailable, ValueError, PolicyError."""
+    settings, until_s = options.prometheus, time.time()
+    book = load_policies(options.policies, options.default_policy)
+    policy = book.policies[book.default]
+    row = spec_row(policy.spec)
+    fleet, notes = asyncio.run(_discover(settings, options.namespaces))
+    deadline_s = time.monotonic() + DEADLINE_S
+    credentials = Credentials(settings)
+
+    def reader() -> RangeReader:
+        return RangeReader(settings, credentials, deadline_s)
+
+    spec_of_one = Spec(*(np.array([value]) for value in row))
+    limits = Objective(float(spec_of_one.first_token_limit_s[0]), float(spec_of_one.itl_objective_s[0]))
+    history = _read(options, reader, limits, len(fleet.workloads) if fleet else 1, until_s, console)
+    services = len(history.services)
+    spec = Spec(*(np.full(services, value) for value in row))
+    with reader_of(reader) as one:
+        server, devices = one.name, read_devices(one, (history.span.start_s, history.span.end_s))
+    facts = gather_facts(history.services, devices, fleet, options.prices)
+    load, profiles = measure_load(history, spec, np.full(services, math.nan))
+    return compute(
+        server,
+        history,
+        load,
+        profiles,
+        facts,
+        spec,
+        (policy.name,) * services,
+        notes=notes,
+        stage=_stages(console),
+    )
+
+
+def _read(
+    options: ReportOptions,
+    reader: Callable[[], RangeReader],
+    limits: Objective,
+    workloads: int,
+    until_s: float,
+    console: Console,
+) -> FleetHistory:
+    spellings = all_spellings(options.prometheus.metric_prefixes)
+    with reader_of(reader) as one:
+        wide = (math.floor(until_s - options.since_s), math.floor(until_s))
+        scrape_s = usual_scrape_s(one, spellings, wide)
+        if math.isnan(scrape_s):
+            raise Unavailable(
+                f"{one.name}: no engine reported in the last {show_duration(options.since_s)}; "
+                "looked for the metrics of vLLM, SGLang, TGI, TensorRT-LLM, Triton and NIM"
+            )
+        span = _choose_span(options, scrape_s, workloads, until_s)
+        queries = service_queries(one, spellings, limits, (span.start_s, span.end_s), span.step_s)
+        server = f"{one.name} {options.prometheus.selector}"
+    cache = PieceCache(options.cache, server)
+    try:
+        with ProgressBar(f"reading {show_duration(options.since_s)} of history", console) as progress:
+            history = read_history(reader, queries, span, cache, progress)
+    finally:
+        cache.close()
+    if not history.services:
+        raise Unavailable(f"{server.strip()}: no engine reported in the last {show_duration(options.since_s)}")
+    if cache.problem:
+        console.print(f"note: {cache.problem}", markup=False)
+    return history
+
+
+def _choose_span(options: ReportOptions, scrape_s: float, workloads: int, until_s: float) -> Span:
+    """Choose the step: a minute, or longer where scrapes are rare or services many."""
+    least_s = SCRAPES * scrape_s
+    values = workloads * 13 * options.since_s
+    step_s = options.step_s or next(
+        (each for each in STEPS_S if each >= least_s and values / each <= MOST_VALUES),
+        max(STEPS_S[-1], math.ceil(least_s / 60) * 60.0),
+    )
+    if step_s < least_s:
+        raise ValueError(
+            f"--step is {show_duration(step_s)}; allowed: at least {show_duration(least_s)}, "
+            f"as engines are scraped every {show_duration(scrape_s)}"
+        )
+    end_s = math.floor(until_s / step_s) * step_s
+    steps = round(options.since_s / step_s)
+    if steps < LEAST_STEPS:
+        least = show_duration(LEAST_STEPS * step_s)
+        raise ValueError(f"--since is {show_duration(options.since_s)}; allowed: at least {least}")
+    return Span(end_s - steps * step_s, step_s, steps)
+
+
+async def _discover(settings: PrometheusSettings, namespaces: tuple[str, ...]) -> tuple[Fleet | None, tuple[str, ...]]:
+    """Return the workloads of the present moment, as `dry-run` finds them, and problems; None if there is none."""
+    async with DiscoveredFleet(settings, SystemClock(), namespaces) as discovered:
+        try:
+            return discovered.fleet(), discovered.problems
+        except Unavailable as error:
+            return None, (f"now: {error}",)
+
+
+@contextmanager
+def reader_of(make: Callable[[], RangeReader]) -> Iterator[RangeReader]:
+    """Open a reader and close it."""
+    reader = make()
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+def _stages(console: Console) -> Callable[[str], Callable[[float], None]]:
+    """Return a function that shows a bar for one part of the work at a time."""
+    shown: list[ProgressBar] = []
+
+    def stage(name: str) -> Callable[[float], None]:
+        bar = ProgressBar(name, console)
+        bar.__enter__()
+        shown.append(bar)
+
+        def progress(part: float) -> None:
+            bar(part)
+            if part >= 1:
+                bar.__exit__(None, None, None)
+
+        return progress
+
+    return stage

@@ -1,0 +1,71 @@
+"""`report`: what all services cost and missed, and what other counts would have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autoscaler.cli.options import policy_options, price_option, prometheus_options
+from autoscaler.cli.param_types import OUT, DurationParam, ObjectName, SpanParam
+from autoscaler.cli.process import run_interruptibly
+from autoscaler.cli.settings import prometheus_settings
+
+YEAR_S = 366 * 86_400
+
+
+@click.command(short_help="Show what your services cost and missed, from Prometheus alone.")
+@prometheus_options
+@policy_options
+@price_option
+@click.option(
+    "--since", type=SpanParam(YEAR_S), default="14d", show_default=True, help="Length of the history, until now."
+)
+@click.option(
+    "--namespace", type=ObjectName(), multiple=True, help="Namespace of services, may be repeated; default: all."
+)
+@click.option(
+    "--step",
+    type=DurationParam(3600, least_s=15),
+    help="Resolution at which the server sums; default: 1 to 5 minutes, by scrape interval and number of services.",
+)
+@click.option(
+    "--cache",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File that keeps what was read for two days, so that another run goes on; default: in the user's cache.",
+)
+@click.option("--no-cache", is_flag=True, help="Keep nothing for the next run.")
+@click.option("--json", type=OUT, metavar="FILE", help="Write the report as JSON.")
+def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
+    """Show what the counts of all services cost and missed, and what this policy and a constant count would have.
+
+    Reads the history in Prometheus alone and changes nothing. Needs no access to a cluster.
+    """
+    settings = prometheus_settings(given)
+    if settings is None:
+        raise click.UsageError("--prometheus URL is missing: report reads history from there")
+    if cache is not None and no_cache:
+        raise click.UsageError("--cache FILE and --no-cache exclude each other")
+
+    def work() -> int:
+        from autoscaler.app.report import ReportOptions
+        from autoscaler.app.report import report as app
+        from autoscaler.report.piece_cache import default_file
+
+        return app(
+            ReportOptions(
+                prometheus=settings,
+                since_s=given["since"],
+                policies=given["policies"],
+                default_policy=given["default_policy"],
+                namespaces=given["namespace"],
+                prices=dict(given["price"]),
+                step_s=given["step"],
+                cache=None if no_cache else cache or default_file(),
+                html=None,
+                json=given["json"],
+            )
+        )
+
+    run_interruptibly(work)

@@ -1,0 +1,175 @@
+"""The columns that need no rule of the user: what really happened, this policy, and the least constant count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from autoscaler.core.measure.interval import Interval, IntervalStats, WorkTotals
+from autoscaler.core.measure.miss_curve import MissCounts
+from autoscaler.core.measure.offered_load import OfferedLoad
+from autoscaler.core.model.spec import Spec
+from autoscaler.core.planner.select import StrategyState, serve_interval
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero, replace
+from autoscaler.report.fluid import Course, Queue, View
+from autoscaler.report.load import Load, Profiles
+
+ACTUAL, POLICY, CONSTANT = "actual", "policy", "constant"
+
+
+def actual(load: Load, profiles: Profiles) -> Course:
+    """Return what really happened. Where no histogram shows misses, they are those of the model (`repeat_actual`)."""
+    modelled = repeat_actual(load, profiles)
+    measured = load.missed_share * load.arrivals
+    has_histogram = ~np.isnan(load.missed_share).all(axis=0)
+    missed = np.where(has_histogram, or_zero(measured), modelled.missed)
+    everywhere = np.ones(load.shape[1], bool)
+    return Course(ACTUAL, "as it was", load.ordered, load.pods, load.waiting, missed.astype(np.float32), everywhere)
+
+
+def repeat_actual(load: Load, profiles: Profiles) -> Course:
+    """Return what the model makes of the real counts. Beside the real course it shows the error of the model."""
+    steps, services = load.shape
+    queue = Queue(np.zeros(services))
+    missed, waiting = np.zeros((2, steps, services), np.float32)
+    for step in range(steps):
+        ready = load.pods[step].astype(np.float64)
+        missed[step] = queue.serve(
+            load.demand[step].astype(np.float64), load.arrivals[step], ready, profiles, load.span.step_s
+        )
+        with np.errstate(invalid="ignore", divide="ignore"):
+            waiting[step] = or_zero(queue.backlog_s / load.work_s[step])
+    everywhere = np.ones(services, bool)
+    return Course(ACTUAL, "as it was, by the model", load.ordered, load.pods, waiting, missed, everywhere)
+
+
+class PolicyColumn:
+    """This policy: the planner, started at the beginning of the span, with the speed of replicas known.
+
+    It sees its own fleet: the misses of its own queue count against its error budget.
+    """
+
+    name, title = POLICY, "this policy"
+
+    def __init__(self, load: Load, profiles: Profiles, spec: Spec) -> None:
+        services = load.shape[1]
+        self._load, self._profiles, self._spec = load, profiles, spec
+        most = load.ordered.max(axis=0, initial=0.0)
+        self._ceiling = np.fmax(np.fmax(spec.max_replicas, 1.0), most)  # a policy's ceiling may be below what ran
+        self._floor = np.fmin(np.fmax(spec.min_replicas, 1.0), self._ceiling)
+        none = MissCounts.blank(services)
+        self._state = replace(
+            StrategyState.blank(services),
+            miss_counts=replace(none, unavoidable=profiles.unavoidable),
+            first_token_limit_s=spec.first_token_limit_s,
+            itl_objective_s=spec.itl_objective_s,
+        )
+        self._idle_s = np.zeros(services)
+        self._waiting = np.zeros(services)
+
+    def decide(self, view: View) -> FloatColumn:
+        if view.step == 0:
+            return view.wanted
+        step = view.step - 1
+        stats, interval = self._stats(view, step)
+        work_s = self._load.work_s[step].astype(np.float64)
+        known = ~np.isnan(work_s) & self._load.seen[step]
+        demand = np.where(known, view.demand, np.nan)
+        self._state = replace(self._state, offered_load=OfferedLoad(or_zero(work_s), 1.0 * known, demand))
+        self._state = serve_interval(self._state, stats, interval, view.time_s)
+        self._waiting = view.waiting
+        wanted = np.where(np.isnan(self._state.replicas), view.wanted, self._state.replicas)
+        wanted = np.where(known, wanted, np.fmax(wanted, view.wanted))  # missing data never shrinks
+        return self._limit(self._rest(wanted, view, known), view)
+
+    def _stats(self, view: View, step: int) -> tuple[IntervalStats, Interval]:
+        """Return what its own fleet would have shown of a step, and the load of it."""
+        spec, p, services = self._spec, self._profiles, len(view.wanted)
+        arrivals = view.arrivals_per_s * view.step_s
+        missed = view.missed_share * arrivals
+        totals = replace(
+            WorkTotals.filled(services, 0.0),
+            queue_growth=view.waiting - self._waiting,
+            ttft_counted=arrivals,
+            ttft_missed=missed,
+        )
+        unknown = np.full(services, np.nan)
+        stats = IntervalStats(
+            totals=totals,
+            replicas=view.ready,
+            ordered=view.wanted,
+            mean_replicas=view.ready,
+            waiting=view.waiting,
+            cold_start_s=p.cold_start_s,
+            kept_asleep=np.zeros(services),
+            wake_s=unknown,
+            first_token_limit_s=spec.first_token_limit_s,
+            itl_objective_s=spec.itl_objective_s,
+            budget_share=spec.error_budget,
+            window_s=spec.budget_window_s,
+            prefill=np.zeros(services, bool),
+            floor=self._floor,
+            window_floor=unknown,
+            ceiling=self._ceiling,
+        )
+        observed_s = np.where(self._load.seen[step] & (view.ready > 0), view.step_s, 0.0)
+        return stats, Interval(observed_s, view.demand, arrivals, p.steepness, p.batch_room_s)
+
+    def _rest(self, wanted: FloatColumn, view: View, known: BoolColumn) -> FloatColumn:
+        """Go to zero after the idle time that the policy states, and come back with the first request."""
+        is_idle = (view.arrivals_per_s <= 0) & (view.waiting <= 0) & known
+        self._idle_s = np.where(is_idle, self._idle_s + view.step_s, 0.0)
+        rests = np.isfinite(self._spec.idle_after_s) & (self._idle_s >= self._spec.idle_after_s)
+        return np.where(rests, 0.0, np.fmax(wanted, self._floor))
+
+    def _limit(self, wanted: FloatColumn, view: View) -> FloatColumn:
+        """Shrink in the steps that the policy allows; float64[W]."""
+        spec = self._spec
+        step = np.fmax(np.floor(view.wanted * spec.down_step_fraction), spec.down_step_replicas)
+        step = np.fmax(step, 1.0) * np.maximum(view.step_s / spec.down_period_s, 1.0)
+        least = np.where(np.isnan(step) | (wanted == 0), 0.0, view.wanted - np.floor(step))
+        return np.asarray(np.minimum(np.maximum(wanted, least), self._ceiling))
+
+
+class ConstantColumn:
+    """One count for the whole span."""
+
+    name, title = CONSTANT, "least constant count"
+
+    def __init__(self, counts: FloatColumn) -> None:
+        self._counts = counts
+
+    def decide(self, view: View) -> FloatColumn:
+        return self._counts
+
+
+def find_constant_counts(
+    load: Load, profiles: Profiles, attainment: FloatColumn, progress: Callable[[float], None] = lambda _: None
+) -> FloatColumn:
+    """Return the least constant count that keeps the attainment of each service; float64[W], NaN: none found.
+
+    By bisection: more replicas never miss more. 0 where nothing ever arrived.
+    """
+    asked = load.arrivals.sum(axis=0, dtype=np.float64)
+    peak = np.ceil(2 * load.demand.max(axis=0, initial=0.0)) + 2.0
+    most = np.fmax(peak, load.ordered.max(axis=0, initial=0.0)).astype(np.float64)
+    low, high = np.zeros_like(most), most.copy()
+    enough = asked <= 0
+    rounds = int(np.ceil(np.log2(max(most.max(initial=1.0), 2.0)))) + 1
+    for number in range(rounds):
+        middle = np.floor((low + high) / 2)
+        missed = _missed_by(middle, load, profiles)
+        met = missed <= (1 - attainment) * asked + 1e-9
+        open_ = high - low > 1
+        high, low = np.where(met & open_, middle, high), np.where(~met & open_, middle, low)
+        progress((number + 1) / rounds)
+    found = _missed_by(high, load, profiles) <= (1 - attainment) * asked + 1e-9
+    return np.where(enough, 0.0, np.where(found, high, np.nan))
+
+
+def _missed_by(counts: FloatColumn, load: Load, profiles: Profiles) -> FloatColumn:
+    queue, total = Queue(np.zeros_like(counts)), np.zeros_like(counts)
+    for demand, arrivals in zip(load.demand, load.arrivals, strict=True):
+        total += queue.serve(demand.astype(np.float64), arrivals, counts, profiles, load.span.step_s)
+    return total

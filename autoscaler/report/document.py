@@ -1,0 +1,128 @@
+"""The JSON document of a report. Its keys are an interface, listed in docs/reference/report.md: add, never rename.
+
+Unknown numbers are null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from autoscaler.report.outcome import Outcome
+from autoscaler.report.report import Report
+from autoscaler.report.verdict import judge, judged_services, needed_gpu_hours, sentence
+
+VERSION = 1
+"""Version of the keys; changed when a key is renamed or removed."""
+
+SUMMED = (
+    "gpu_hours",
+    "usd",
+    "requests",
+    "missed",
+    "breach_min",
+    "changes",
+    "flaps",
+    "cold_starts",
+    "loaded_h",
+    "idle_h",
+)
+
+
+def to_json(report: Report) -> str:
+    return json.dumps(document(report), indent=2, allow_nan=False) + "\n"
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return the report as a mapping."""
+    span, verdict = report.load.span, judge(report)
+    return {
+        "version": VERSION,
+        "server": report.server,
+        "start": moment(span.start_s),
+        "end": moment(span.end_s),
+        "step_s": report.step_s,
+        "fine_step_s": span.step_s,
+        "sentence": sentence(verdict),
+        "verdict": {name: _plain(value) for name, value in vars(verdict).items()},
+        "columns": [
+            {
+                "name": entry.name,
+                "title": entry.course.title,
+                "total": total(entry.outcome),
+                "notes": list(entry.course.notes),
+            }
+            for entry in report.entries
+        ],
+        "services": [_service(report, row) for row in range(len(report.services))],
+        "notes": list(report.notes),
+    }
+
+
+def total(outcome: Outcome) -> dict[str, Any]:
+    """Return the sums over the services that have them, and how many each sum leaves out."""
+    sums = {name: float(np.nansum(getattr(outcome, name))) for name in SUMMED}
+    sums["attainment"] = 1 - sums["missed"] / sums["requests"] if sums["requests"] else math.nan
+    return {name: _plain(value) for name, value in sums.items()} | {
+        "without_price": int((np.isnan(outcome.usd) & (outcome.gpu_hours > 0)).sum()),
+        "without_counts": int(np.isnan(outcome.gpu_hours).sum()),
+    }
+
+
+def _service(report: Report, row: int) -> dict[str, Any]:
+    name, facts, profiles = report.services[row], report.facts, report.profiles
+    return {
+        "cluster": name.cluster,
+        "namespace": name.namespace,
+        "name": name.name,
+        "model": facts.model[row],
+        "policy": report.policies[row],
+        "seen_share": _plain(report.seen_share[row]),
+        "judged": bool(judged_services(report)[row]),
+        "doubt": report.doubts[row],
+        "assumed": assumptions(report, row),
+        "gpus_per_replica": _plain(facts.gpus[row]),
+        "usd_per_replica_hour": _plain(facts.usd_per_hour[row]),
+        "price_reason": facts.reasons[row],
+        "cold_start_s": _plain(profiles.cold_start_s[row]),
+        "idle_gap_s": _plain(profiles.idle_gap_s[row]),
+        "work_s": _plain(profiles.work_s[row]),
+        "slots": _plain(profiles.slots[row]),
+        "unavoidable": _plain(profiles.unavoidable[row]),
+        "needed_gpu_hours": _plain(needed_gpu_hours(report)[row]),
+        "columns": {
+            entry.name: {
+                key: moment(float(values[row])) if key == "worst_s" else _plain(values[row])
+                for key, values in entry.outcome.columns().items()
+            }
+            for entry in report.entries
+        },
+    }
+
+
+def assumptions(report: Report, row: int) -> list[str]:
+    """Return what of a service was not learned but assumed."""
+    profiles = report.profiles
+    said = (
+        (profiles.assumed_speed[row], "speed of a replica: no engine reports token gaps, so that of an 8B model"),
+        (profiles.assumed_misses[row], "misses by load: no engine reports histograms, so a usual curve"),
+        (profiles.assumed_start[row], "cold start: none was seen, so that of the policy"),
+        (report.facts.assumed_gpus[row], "GPUs of a replica: neither DCGM nor kube-state-metrics tells, so one"),
+    )
+    return [text for is_assumed, text in said if is_assumed]
+
+
+def moment(time_s: float) -> str | None:
+    """Format a Unix time; None: there is none."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if math.isfinite(time_s) else None
+
+
+def _plain(value: float) -> Any:
+    """Return a number with six significant digits; None for one that is not finite."""
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return int(value)
+    return float(f"{value:.6g}") if math.isfinite(value) else None

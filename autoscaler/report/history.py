@@ -1,0 +1,271 @@
+"""Reads the history of all services: pieces of range queries, at a bounded rate, kept in a file until the next run.
+
+A piece that the server refuses because it is too large is halved. One that fails for another reason is tried again.
+What could not be read is a hole with a reason.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.adapters.prometheus.range.reader import QueryFailed, RangeReader, Rows
+from autoscaler.adapters.prometheus.range.service_queries import (
+    COLUMNS,
+    ORDERED,
+    PODS,
+    ServiceName,
+    ServiceQuery,
+    service_of,
+)
+from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.ports import Unavailable
+from autoscaler.report.piece_cache import PieceCache
+
+Steps = npt.NDArray[Any]
+"""float32[T, W], a value of each service in each step; NaN: unknown."""
+
+PIECE_POINTS = 720
+"""Steps of one query: half a day of minutes. Prometheus refuses more than 11,000, and loads all samples at once."""
+
+LEAST_POINTS = 8
+"""A piece with fewer steps is not halved again."""
+
+PARALLEL = 2
+PAUSE_S = 0.05
+"""Each of the parallel readers waits this long between two queries."""
+
+WAITS_S = (1.0, 4.0, 15.0, 30.0)
+"""Time before each further try of a query that fails for a passing reason."""
+
+FAILURES = 3
+"""Pieces in a row that must fail until reading ends."""
+
+REFUSED = frozenset({400, 401, 403, 404})
+MAX_VALUE = 1e15
+MAX_SERVICES = 5_000
+
+
+class Span(NamedTuple):
+    """An even grid of steps. Step t ends at `start_s` + (t + 1) x `step_s`."""
+
+    start_s: float  # Unix time
+    step_s: float
+    steps: int
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.steps * self.step_s
+
+    @property
+    def ends_s(self) -> FloatColumn:
+        """Return the Unix time at which each step ends; float64[T]."""
+        return np.asarray(self.start_s + self.step_s * np.arange(1.0, self.steps + 1), np.float64)
+
+
+@dataclass(frozen=True)
+class FleetHistory:
+    """The history of all services, W, in T steps."""
+
+    span: Span
+    services: tuple[ServiceName, ...]
+    columns: Mapping[str, Steps]  # those of `service_queries.COLUMNS` that any service has
+    problems: tuple[str, ...] = ()  # one line each
+    queries: int = 0  # that the server answered
+
+    def column(self, name: str) -> Steps:
+        """Return a column, NaN where no service has it."""
+        found = self.columns.get(name)
+        return np.full((self.span.steps, len(self.services)), np.nan, np.float32) if found is None else found
+
+    @property
+    def seen(self) -> BoolColumn:
+        """Return the steps in which the service is known to have reported, or to have had no replica; bool[T, W]."""
+        pods, ordered = self.column(PODS), self.column(ORDERED)
+        reported = pods > 0
+        backend = reported.any(axis=1, keepdims=True)
+        began = np.maximum.accumulate(reported, axis=0)
+        return np.asarray(reported | (began & backend & ~(ordered > 0)))
+
+
+class Piece(NamedTuple):
+    """A query over some steps."""
+
+    query: ServiceQuery
+    first: int
+    last: int  # the step after the last one
+
+
+Answer = dict[ServiceName, FloatColumn]
+
+
+def read_history(
+    readers: Callable[[], RangeReader],
+    queries: Sequence[ServiceQuery],
+    span: Span,
+    cache: PieceCache,
+    progress: Callable[[float], None] = lambda _: None,
+    now: Callable[[], float] = time.time,
+) -> FleetHistory:
+    """Read all pieces. readers: makes a reader, one for each thread. Raises Unavailable if nothing could be read."""
+    pieces = _pieces(queries, span)
+    index: dict[ServiceName, int] = {}
+    parts: list[tuple[Piece, Answer]] = []
+    problems: dict[str, None] = {}
+    missing = []
+    for piece in pieces:
+        kept = cache.get(piece, span)
+        if kept is None:
+            missing.append(piece)
+        else:
+            parts.append((piece, kept))
+    done, failed, answered = len(parts), 0, 0
+    last_error: Unavailable | None = None
+    for piece, answer in _read_parallel(readers, missing, span):
+        done += 1
+        progress(done / max(len(pieces), 1))
+        if isinstance(answer, Unavailable):
+            failed, last_error = failed + 1, answer
+            problems[f"{_hours(piece, span)} of {piece.query.column} could not be read: {answer}"] = None
+            continue
+        answered += 1
+        parts.append((piece, answer))
+        if span.start_s + piece.last * span.step_s < now() - 600:  # later samples may still come
+            cache.put(piece, span, answer)
+    if not parts and last_error is not None:
+        raise last_error
+    for _, answer in parts:
+        for name in answer:
+            index.setdefault(name, len(index))
+    names = sorted(index)
+    return FleetHistory(span, *_merge(parts, names, span), tuple(problems), answered)
+
+
+def _merge(
+    parts: Sequence[tuple[Piece, Answer]], names: Sequence[ServiceName], span: Span
+) -> tuple[tuple[ServiceName, ...], dict[str, Steps]]:
+    """Return the services that reported engines, and their columns."""
+    reporting = {name for piece, answer in parts if piece.query.column == PODS for name in answer}
+    services = tuple(name for name in names if name in reporting)[:MAX_SERVICES]
+    row = {name: number for number, name in enumerate(services)}
+    columns: dict[str, Steps] = {}
+    for piece, answer in parts:
+        column = piece.query.column
+        if column not in columns:
+            columns[column] = np.full((span.steps, len(services)), np.nan, np.float32)
+        target = columns[column][piece.first : piece.last]
+        for name, values in answer.items():
+            if name in row:
+                known = target[:, row[name]]
+                target[:, row[name]] = np.where(np.isnan(known), values, known + np.nan_to_num(values))
+    return services, {name: columns[name] for name in COLUMNS if name in columns}
+
+
+def _pieces(queries: Sequence[ServiceQuery], span: Span) -> list[Piece]:
+    """Return all pieces, the counts of pods first. They begin at multiples of their length: a later run finds them."""
+    piece_s = PIECE_POINTS * span.step_s
+    offset = round((span.start_s % piece_s) / span.step_s)
+    edges = [0, *range(PIECE_POINTS - offset, span.steps, PIECE_POINTS), span.steps]
+    ranges = [(first, last) for first, last in pairwise(edges) if last > first]
+    return [Piece(query, first, last) for query in queries for first, last in ranges]
+
+
+def _read_parallel(
+    readers: Callable[[], RangeReader], pieces: Sequence[Piece], span: Span
+) -> Iterator[tuple[Piece, Answer | Unavailable]]:
+    """Yield the answer to each piece as it comes. The threads end when the iterator does."""
+    waiting: queue.SimpleQueue[Piece] = queue.SimpleQueue()
+    answers: queue.Queue[tuple[Piece, Answer | Unavailable] | BaseException] = queue.Queue(PARALLEL)
+    stopped = threading.Event()
+    for piece in pieces:
+        waiting.put(piece)
+    in_a_row = 0
+
+    def work() -> None:
+        reader = readers()
+        try:
+            while not stopped.is_set():
+                piece = waiting.get_nowait()
+                answers.put((piece, _read(reader, piece, span, stopped)))
+                stopped.wait(PAUSE_S)
+        except queue.Empty:
+            pass
+        except BaseException as error:  # raised where the answers are read
+            answers.put(error)
+        finally:
+            reader.close()
+
+    for number in range(min(PARALLEL, len(pieces))):
+        threading.Thread(target=work, name=f"history {number}", daemon=True).start()
+    try:
+        for _ in pieces:
+            found = answers.get()
+            if isinstance(found, BaseException):
+                raise found
+            in_a_row = in_a_row + 1 if isinstance(found[1], Unavailable) else 0
+            yield found
+            if in_a_row >= FAILURES:
+                return
+    finally:
+        stopped.set()
+
+
+def _read(reader: RangeReader, piece: Piece, span: Span, stopped: threading.Event) -> Answer | Unavailable:
+    """Return the answer to a piece, or why there is none."""
+    values: Answer = {}
+    failure: Unavailable | None = None
+    parts = [(piece.first, piece.last)]
+    while parts:
+        first, last = parts.pop()
+        try:
+            rows = _query(reader, piece.query.expression, first, last, span, stopped)
+        except QueryFailed as error:
+            if error.too_large and last - first > LEAST_POINTS:
+                middle = (first + last) // 2
+                parts += [(middle, last), (first, middle)]
+                continue
+            failure = error
+            if error.status in REFUSED:
+                break
+            continue
+        except Unavailable as error:
+            failure = error
+            continue
+        for row in rows:
+            name = service_of(row["metric"])
+            if name not in values:
+                values[name] = np.full(piece.last - piece.first, np.nan)
+            _add(values[name], row["values"], piece, span)
+    return failure if failure is not None and not values else values
+
+
+def _query(reader: RangeReader, expression: str, first: int, last: int, span: Span, stopped: threading.Event) -> Rows:
+    start_s, end_s = (span.start_s + (step + 1) * span.step_s for step in (first, last - 1))
+    for wait_s in WAITS_S:
+        try:
+            return reader.query(expression, start_s, end_s, span.step_s)
+        except QueryFailed as error:
+            if error.too_large or error.status in REFUSED or stopped.wait(wait_s):
+                raise
+    return reader.query(expression, start_s, end_s, span.step_s)
+
+
+def _add(total: FloatColumn, points: FloatColumn, piece: Piece, span: Span) -> None:
+    """Add the points of one series, float64[n, 2]; a service may have a series for each pair of labels."""
+    at_s, read = points.T
+    step = np.round((at_s - span.start_s) / span.step_s).astype(np.int64) - 1 - piece.first
+    usable = (step >= 0) & (step < len(total)) & (read >= 0) & (read <= MAX_VALUE)
+    step, read = step[usable], read[usable]
+    total[step] = np.where(np.isnan(total[step]), read, total[step] + read)
+
+
+def _hours(piece: Piece, span: Span) -> str:
+    return f"{(piece.last - piece.first) * span.step_s / 3600:.3g} h"

@@ -1,0 +1,118 @@
+"""The report: all columns of all services, and what may be said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autoscaler.adapters.prometheus.range.service_queries import ServiceName
+from autoscaler.core.model.spec import Spec
+from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.report.columns import (
+    ConstantColumn,
+    PolicyColumn,
+    actual,
+    find_constant_counts,
+)
+from autoscaler.report.facts import Facts
+from autoscaler.report.fluid import Column, Course, follow
+from autoscaler.report.history import FleetHistory
+from autoscaler.report.load import Load, Profiles
+from autoscaler.report.outcome import Outcome, sum_up
+
+LEAST_SEEN = 0.5
+"""Share of the span below which the numbers of a service are marked."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One column with its figures."""
+
+    course: Course
+    outcome: Outcome
+
+    @property
+    def name(self) -> str:
+        return self.course.name
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a page, a table or a document says."""
+
+    server: str
+    services: tuple[ServiceName, ...]
+    policies: tuple[str, ...]  # [W]
+    spec: Spec
+    load: Load
+    profiles: Profiles
+    facts: Facts
+    entries: tuple[Entry, ...]  # actual, policy, least constant count, and then those of the user
+    step_s: float  # of the history that was read
+    notes: tuple[str, ...] = ()
+    modelled: BoolColumn = field(default_factory=lambda: np.empty(0, bool))  # bool[W], False: left out of the verdict
+    doubts: tuple[str, ...] = ()  # [W], why a service is not well modelled; "": it is
+
+    def entry(self, name: str) -> Entry:
+        """Return a column. Raises KeyError."""
+        found = next((each for each in self.entries if each.name == name), None)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    @property
+    def seen_share(self) -> FloatColumn:
+        """Share of the span that was seen of each service; float64[W]."""
+        return np.asarray(self.load.seen.mean(axis=0))
+
+    @property
+    def seen_days(self) -> float:
+        """Days in which any service was seen."""
+        return float(self.load.seen.any(axis=1).sum() * self.load.span.step_s / 86_400)
+
+    @property
+    def span_days(self) -> float:
+        return self.load.span.steps * self.load.span.step_s / 86_400
+
+
+Stage = Callable[[str], Callable[[float], None]]
+
+
+def compute(
+    server: str,
+    history: FleetHistory,
+    load: Load,
+    profiles: Profiles,
+    facts: Facts,
+    spec: Spec,
+    policies: Sequence[str],
+    columns: Sequence[Column] = (),
+    notes: Sequence[str] = (),
+    stage: Stage = lambda _: lambda _: None,
+) -> Report:
+    """Compute all columns. columns: those of the user. stage: names a part of the work and returns its progress."""
+    counts = find_constant_counts(load, profiles, spec.attainment, stage("least constant counts"))
+    policy = PolicyColumn(load, profiles, spec)
+    courses = [
+        actual(load, profiles),
+        follow(policy, load, profiles, stage(policy.title)),
+        follow(ConstantColumn(counts), load, profiles, stage("constant counts"), np.nan_to_num(counts)),
+        *(follow(column, load, profiles, stage(column.title)) for column in columns),
+    ]
+    services = len(history.services)
+    return Report(
+        server=server,
+        services=history.services,
+        policies=tuple(policies),
+        spec=spec,
+        load=load,
+        profiles=profiles,
+        facts=facts,
+        entries=tuple(Entry(each, sum_up(each, load, profiles, facts, spec)) for each in courses),
+        step_s=history.span.step_s,
+        notes=(*history.problems, *notes),
+        modelled=np.ones(services, bool),
+        doubts=("",) * services,
+    )

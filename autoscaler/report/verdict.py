@@ -1,0 +1,105 @@
+"""The sentence on top. It says how much was seen, and leaves out what is not well modelled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.lab.report.format import amount, count
+from autoscaler.report.columns import ACTUAL, CONSTANT, POLICY
+from autoscaler.report.report import LEAST_SEEN, Report
+
+TWICE = 2.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The numbers of the sentence; all are over the services that are judged."""
+
+    span_days: float
+    seen_days: float
+    services: int  # all that were found
+    judged: int  # those whose figures count
+    generous: int  # ran on more than twice what their objective needs
+    spare_gpu_hours: float  # of these, beyond what is needed
+    gpu_hours: float  # of all judged services, as it was
+    spare_usd: float  # of `spare_gpu_hours`, where a price is known
+    unpriced: int  # generous services without a price, which `spare_usd` leaves out
+    missing: int  # missed their objective
+    lacking_gpu_hours: float  # that these would need in addition; 0: this policy needs no more for them
+    attainment: float  # that most services are promised, 0..1
+
+
+def judge(report: Report) -> Verdict:
+    """Return the numbers. A service needs what the cheaper of this policy and the least constant count used, if it met
+    the objective."""
+    was = report.entry(ACTUAL).outcome
+    judged = judged_services(report)
+    need = needed_gpu_hours(report)
+    met = ~(was.attainment < report.spec.attainment - 1e-9)
+    generous = judged & met & (was.gpu_hours > TWICE * need)
+    spare = np.where(generous, was.gpu_hours - need, 0.0)
+    misses = judged & ~met
+    rate = report.facts.usd_per_hour / report.facts.gpus
+    lacking = np.where(misses, np.maximum(need - was.gpu_hours, 0.0), 0.0)
+    return Verdict(
+        span_days=report.span_days,
+        seen_days=report.seen_days,
+        services=len(report.services),
+        judged=int(judged.sum()),
+        generous=int(generous.sum()),
+        spare_gpu_hours=float(np.nansum(spare)),
+        gpu_hours=float(np.nansum(np.where(judged, was.gpu_hours, 0.0))),
+        spare_usd=float(np.nansum(spare * rate)),
+        unpriced=int((generous & np.isnan(rate)).sum()),
+        missing=int(misses.sum()),
+        lacking_gpu_hours=float(np.nansum(lacking)),
+        attainment=float(np.median(report.spec.attainment)) if len(report.services) else np.nan,
+    )
+
+
+def needed_gpu_hours(report: Report) -> FloatColumn:
+    """Return the GPU-hours with which each service would have met its objective; float64[W], NaN: none found."""
+    found = np.full(len(report.services), np.nan)
+    for name in (POLICY, CONSTANT):
+        outcome = report.entry(name).outcome
+        met = ~(outcome.attainment < report.spec.attainment - 1e-9)
+        found = np.fmin(found, np.where(met, outcome.gpu_hours, np.nan))
+    return found
+
+
+def judged_services(report: Report) -> BoolColumn:
+    """Return the services whose figures count: seen for long enough, well modelled, with requests; bool[W]."""
+    requests = report.entry(ACTUAL).outcome.requests
+    return np.asarray(report.modelled & (report.seen_share >= LEAST_SEEN) & (requests > 0))
+
+
+def sentence(verdict: Verdict) -> str:
+    """Return the verdict in words."""
+    seen = f"In {verdict.seen_days:.3g} of {verdict.span_days:.3g} days seen"
+    if not verdict.judged:
+        return f"{seen}, none of {count(verdict.services, 'service')} can be judged."
+    promise = f"{verdict.attainment * 100:.4g} %"
+    said = (
+        f"{seen}, {verdict.generous} of {count(verdict.judged, 'service')} ran on more than twice what {promise} needs"
+    )
+    if verdict.generous:
+        said += f": {amount(verdict.spare_gpu_hours)} of {amount(verdict.gpu_hours)} GPU-hours"
+        if verdict.unpriced < verdict.generous:
+            said += f", about ${amount(verdict.spare_usd)} at list prices"
+        if verdict.unpriced:
+            said += f" ({count(verdict.unpriced, 'service')} without a price left out)"
+    else:
+        said += f", of {amount(verdict.gpu_hours)} GPU-hours in all"
+    if verdict.missing:
+        would = (
+            f"would need {amount(verdict.lacking_gpu_hours)} more"
+            if verdict.lacking_gpu_hours > 0
+            else "would need no more, at other hours"
+        )
+        whose = "its" if verdict.missing == 1 else "their"
+        said += f"; {count(verdict.missing, 'service')} missed {whose} objective and {would}"
+    left = verdict.services - verdict.judged
+    return f"{said}." + (f" {count(left, 'service')} could not be judged." if left else "")

@@ -1,0 +1,97 @@
+"""The whole command on real servers that hold a generated day: every figure beside the generator's truth."""
+
+import asyncio
+import json
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+from click.testing import CliRunner
+
+from autoscaler.cli.main import main
+from tests.harness.victoria_metrics import victoria_metrics
+from tests.report.generated import (
+    HOUR_S,
+    Service,
+    day,
+    fill_victoria_metrics,
+    filled_prometheus,
+    generate,
+    merged,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+HOURS = 30
+
+
+def office(at_s: float) -> int:
+    return 3 if 8 <= at_s / HOUR_S % 24 < 20 else 1
+
+
+@pytest.fixture(scope="module")
+def generated():
+    """Return the end, the truth by service, and OpenMetrics text."""
+    end_s = time.time() // 60 * 60
+    start_s = end_s - HOURS * HOUR_S
+    services = (
+        Service("generous", day(0.5, 12), lambda _: 4, gpus=2),
+        Service("right", day(2, 12), lambda _: 1),
+        Service("short", day(6, 30), lambda _: 1),
+        Service("office", day(1, 24), office, restarts_s=(start_s + 9 * HOUR_S,)),
+        Service("generous", day(1, 5), lambda _: 1, labels={"cluster": "west"}),
+    )
+    made = [generate(service, start_s, end_s, 60.0) for service in services]
+    names = ["/".join(filter(None, (each.labels.get("cluster", ""), "team", each.name))) for each in services]
+    truth = dict(zip(names, (truth for truth, _ in made), strict=True))
+    return truth, merged(lines for _, lines in made)
+
+
+@asynccontextmanager
+async def filled(kind, directory, text):
+    if kind == "prometheus":
+        async with filled_prometheus(directory, text) as server:
+            yield server
+    else:
+        async with victoria_metrics(directory) as server:
+            await fill_victoria_metrics(server, text)
+            yield server
+
+
+async def run_report(url, *more):
+    """Run the command in a thread; return its result."""
+    arguments = ["report", "--prometheus", url, "--since", f"{HOURS}h", *more]
+    return await asyncio.to_thread(CliRunner().invoke, main, arguments)
+
+
+@pytest.mark.parametrize("kind", ["prometheus", "victoria-metrics"])
+async def test_figures_equal_the_truth_when_history_is_generated(kind, generated, tmp_path):
+    truth, text = generated
+    file = tmp_path / "report.json"
+    async with filled(kind, tmp_path, text) as server:
+        result = await run_report(server.url, "--json", str(file), "--cache", str(tmp_path / "cache"))
+        assert result.exit_code == 0, result.output
+    found = json.loads(file.read_text())
+    services = {
+        "/".join(filter(None, (row["cluster"], row["namespace"], row["name"]))): row for row in found["services"]
+    }
+    assert services.keys() == truth.keys()
+    for name, true in truth.items():
+        row = services[name]
+        was = row["columns"]["actual"]
+        gpus = 2 if name == "team/generous" else 1
+        assert was["gpu_hours"] == pytest.approx(true.replica_h * gpus, rel=0.02)
+        assert was["requests"] == pytest.approx(true.requests, rel=0.02)
+        assert was["missed"] == pytest.approx(true.missed, rel=0.05, abs=0.002 * true.requests)
+        assert was["breach_min"] == pytest.approx(true.breach_min, abs=0.03 * HOURS * 60)
+        assert was["changes"] == true.changes
+        assert was["cold_starts"] == true.started
+        assert row["seen_share"] > 0.95
+        assert row["work_s"] == pytest.approx(0.0557, rel=0.1)
+        assert row["idle_gap_s"] == pytest.approx(0.010, rel=0.1)
+    # Three replicas carry 12 requests per second with room to spare; the generator's own queue says how few would.
+    need = services["team/generous"]["columns"]["constant"]
+    assert need["gpu_hours"] == pytest.approx(2 * HOURS, rel=0.02)
+    assert found["verdict"]["missing"] == sum(true.attainment < 0.99 for true in truth.values())
+    assert found["verdict"]["generous"] == 1
+    assert found["sentence"] in " ".join(result.output.split())
