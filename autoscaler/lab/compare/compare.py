@@ -28,6 +28,11 @@ from autoscaler.lab.replay.score import Score
 OURS_ATTAINMENTS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)  # attainment goals on the frontier of the shipped policy
 
 OURS_SCRAPE_COST = 1200.0  # as `search.SCRAPE_COST`; a tick takes about 2 ms
+OF_CASES = (  # columns of a comparison that all its cases share
+    *("seed", "goal", "cold_start_s", "cold_start_uncached_s", "weights_on", "cold_start_spread"),
+    *("crash_every_s", "router", "patience_s", "drain_s", "scrape_s"),
+)
+
 BOUND_RUNS = 15.0  # cost of a bound and its estimate, in runs
 
 
@@ -81,89 +86,153 @@ def compare(
     plan is such a sum, too, and may need more GPUs than there are.
     Raises like `check_cases` before any run.
     """
-    notes = [*check_cases(*experiment.cases)]
-    documented = [name for name in against if BASELINES[name].default]  # `static` has none; tuning chooses its count
-    notes += [f"{name} (default): {BASELINES[name].derived}" for name in documented if BASELINES[name].derived]
+    notes = check_cases(*experiment.cases)
     learned, counted = split_learning(experiment.cases)
     if learned and offline_plan:  # only an offline plan starts at the scored part
         counted = [with_start_replicas(case) for case in counted]
-    search = against if tuned else [name for name in against if not (BASELINES[name].default or learned)]
-    defaults = [
-        Candidate(name, experiment.policy, tuple(_default(name, case) for case in experiment.cases))
-        for name in documented
-    ]
-    knob = attainments if tuned else ()
-    goals = dict.fromkeys([experiment.policy.spec.objective.attainment, *knob])  # each runs once
-    shared = (*experiment.cases, *counted, *learned)
-    places = range(len(experiment.cases), len(experiment.cases) + len(counted))  # positions of the scored cases
-    counts_first = sorted(against, key=lambda name: not BASELINES[name].monotone)
-    stages: list[list[Search[Any]]] = [  # the longest searches first
-        [_bound_search(shared, place) for place in places],
-        [
-            _run_search(experiment, Candidate(OURS, with_attainment(experiment.policy, attainment)))
-            for attainment in goals
+    study = _Study(
+        experiment, tuple(against), tuned, tuple(attainments) if tuned else (), tuple(learned), tuple(counted)
+    )
+    stages = study.searches(offline_plan)
+    results = iter(run_searches([each for stage in stages for each in stage], study.shared, workers, ray, progress))
+    bounds, ours, plans, best, before, others = ([next(results) for _ in stage] for stage in stages)
+    found = _Found(
+        bounds=bounds,
+        ours=dict(zip(study.goals, ours, strict=True)),
+        defaults=[
+            PolicyRun(each.name, False, _shared(each.settings), score, timeline, default=True)
+            for each, (score, timeline) in zip(study.documented, others, strict=True)
         ],
-        [_plan_search(experiment, shared, place) for place in places if offline_plan],
-        [_tuning_search(experiment, name) for name in counts_first if name in search],
-        [_learning_search(experiment, name, learned, places.stop) for name in counts_first if learned],
-        [_run_search(experiment, candidate) for candidate in defaults],
-    ]
-    found = iter(run_searches([each for stage in stages for each in stage], shared, workers, ray, progress))
-    bounds, ours, plans, best, before, others = ([next(found) for _ in stage] for stage in stages)
-    if math.isnan(experiment.cases[0].goal.ttft_s):
-        notes.append("without a TTFT objective a request may wait for as long as it likes: the bound is 0")
-    runs = [PolicyRun(OURS, False, {}, *ours[0])]
-    for candidate, (score, timeline) in zip(defaults, others, strict=True):
-        runs.append(PolicyRun(candidate.name, False, _shared(candidate.settings), score, timeline, default=True))
-    frontier = {
-        name: [_point(each.params, each.score) for each in runs if each.name == name] for name in (OURS, *against)
-    }
-    curve = {attainment: score for attainment, (score, _) in zip(goals, ours, strict=True)}
-    frontier[OURS] += [_point({"attainment": attainment}, curve[attainment]) for attainment in knob]
-    for tuned_run, points in sorted(best, key=lambda each: against.index(each[0].name)):
-        frontier[tuned_run.name] += points
-        runs.append(tuned_run)
-    runs += sorted(before, key=lambda run: against.index(run.name))
-    if experiment.shared and (search or learned) and len(experiment.cases) > 1:
-        notes.append("baselines are tuned model by model, each as if it had all GPUs, and then run together")
-    if experiment.shared and offline_plan and len(experiment.cases) > 1:
-        notes.append(
-            "offline plan: each model is planned as if it had all GPUs; together they may need more than there are"
-        )
-    least, goal = sum(bound for bound, _ in bounds), experiment.cases[0].goal
-    below = {run.name for run in runs if goal.is_met_by(run.score.attainment) and run.score.gpu_hours < least}
-    if below and len(experiment.cases) > 1:
-        notes.append(
-            "the bound is what all models take to meet the goal, each by itself; over all requests it was met for less "
-            f"by {', '.join(sorted(below))}"
-        )
+        tuned=sorted(best, key=lambda each: study.against.index(each[0].name)),
+        learned=sorted(before, key=lambda run: study.against.index(run.name)),
+    )
+    first = experiment.cases[0]
     return Comparison(
         trace=experiment.trace,
         profile=experiment.profile,
-        seed=experiment.cases[0].seed,
-        goal=goal,
-        cold_start_s=experiment.cases[0].cold_start_s,
-        cold_start_uncached_s=experiment.cases[0].cold_start_uncached_s,
-        weights_on=experiment.cases[0].weights_on,
-        cold_start_spread=experiment.cases[0].cold_start_spread,
-        crash_every_s=experiment.cases[0].crash_every_s,
-        router=experiment.cases[0].router,
-        patience_s=experiment.cases[0].patience_s,
-        drain_s=experiment.cases[0].drain_s,
-        scrape_s=experiment.cases[0].scrape_s,
+        **{name: getattr(first, name) for name in OF_CASES},
         scale=experiment.scale,
         requests=sum(len(case.trace.arrival_s) for case in counted),
         duration_s=max(case.trace.duration_s for case in counted),
         learned_s=max((case.trace.duration_s for case in learned), default=0.0),
         models=len(experiment.cases),
         gpus=experiment.gpus,
-        lower_bound_gpu_hours=least,
+        lower_bound_gpu_hours=found.least_gpu_hours,
         estimate_gpu_hours=sum(estimate for _, estimate in bounds),
-        runs=tuple(runs),
-        frontier={name: tuple(points) for name, points in frontier.items()},
+        runs=tuple(found.runs),
+        frontier=found.frontier(study),
         offline_plan=PolicyRun(OFFLINE_PLAN, False, {}, *sum_results(counted, plans)) if offline_plan else None,
-        notes=(*experiment.notes, *notes),
+        notes=(*experiment.notes, *notes, *study.notes(offline_plan), *found.notes(study)),
     )
+
+
+@dataclass(frozen=True)
+class _Study:
+    """What is run: an experiment with its parts, and the baselines to compare."""
+
+    experiment: Experiment
+    against: tuple[str, ...]
+    tuned: bool
+    attainments: tuple[float, ...]  # goals on the frontier of `ours`
+    learned: tuple[Case, ...]  # learning part of each case, if there is one
+    counted: tuple[Case, ...]  # scored part
+
+    @property
+    def shared(self) -> tuple[Case, ...]:
+        """All cases that workers know, by index."""
+        return *self.experiment.cases, *self.counted, *self.learned
+
+    @property
+    def goals(self) -> list[float]:
+        """Attainment goals of `ours`, that of the policy first; each runs once."""
+        return list(dict.fromkeys([self.experiment.policy.spec.objective.attainment, *self.attainments]))
+
+    @property
+    def documented(self) -> list[Candidate]:
+        """The baselines at their documented settings. `static` has none; tuning chooses its count."""
+        policy, cases = self.experiment.policy, self.experiment.cases
+        names = [name for name in self.against if BASELINES[name].default]
+        return [Candidate(name, policy, tuple(_default(name, case) for case in cases)) for name in names]
+
+    @property
+    def searched(self) -> list[str]:
+        """The baselines whose best setting is searched on the whole trace."""
+        return [name for name in self.against if self.tuned or not (BASELINES[name].default or self.learned)]
+
+    def searches(self, offline_plan: bool) -> list[list[Search[Any]]]:
+        """Return what workers have to find, the longest searches first."""
+        experiment, shared = self.experiment, self.shared
+        places = range(len(experiment.cases), len(experiment.cases) + len(self.counted))
+        counts_first = sorted(self.against, key=lambda name: not BASELINES[name].monotone)
+        ours = [Candidate(OURS, with_attainment(experiment.policy, goal)) for goal in self.goals]
+        return [
+            [_bound_search(shared, place) for place in places],
+            [_run_search(experiment, candidate) for candidate in ours],
+            [_plan_search(experiment, shared, place) for place in places if offline_plan],
+            [_tuning_search(experiment, name) for name in counts_first if name in self.searched],
+            [_learning_search(experiment, name, self.learned, places.stop) for name in counts_first if self.learned],
+            [_run_search(experiment, candidate) for candidate in self.documented],
+        ]
+
+    def notes(self, offline_plan: bool) -> list[str]:
+        """Return what a reader should know of these runs."""
+        names = [each.name for each in self.documented]
+        notes = [f"{name} (default): {BASELINES[name].derived}" for name in names if BASELINES[name].derived]
+        if math.isnan(self.experiment.cases[0].goal.ttft_s):
+            notes.append("without a TTFT objective a request may wait for as long as it likes: the bound is 0")
+        if not self.experiment.shared or len(self.experiment.cases) == 1:
+            return notes
+        if self.searched or self.learned:
+            notes.append("baselines are tuned model by model, each as if it had all GPUs, and then run together")
+        if offline_plan:
+            notes.append(
+                "offline plan: each model is planned as if it had all GPUs; together they may need more than there are"
+            )
+        return notes
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The results of all searches."""
+
+    bounds: list[tuple[float, float]]  # lower bound and estimate of each case, in GPU-hours
+    ours: dict[float, tuple[Score, FloatColumn]]  # by attainment goal, that of the policy first
+    defaults: list[PolicyRun]  # baselines at their documented settings
+    tuned: list[tuple[PolicyRun, list[Point]]]  # baselines at their best settings, and the tried ones
+    learned: list[PolicyRun]  # baselines at the setting that was best in the learning part
+
+    @property
+    def least_gpu_hours(self) -> float:
+        return sum(bound for bound, _ in self.bounds)
+
+    @property
+    def untuned(self) -> list[PolicyRun]:
+        return [PolicyRun(OURS, False, {}, *next(iter(self.ours.values()))), *self.defaults]
+
+    @property
+    def runs(self) -> list[PolicyRun]:
+        return [*self.untuned, *(run for run, _ in self.tuned), *self.learned]
+
+    def frontier(self, study: _Study) -> dict[str, tuple[Point, ...]]:
+        """Return every tried setting, by policy."""
+        points: dict[str, list[Point]] = {name: [] for name in (OURS, *study.against)}
+        for run in self.untuned:
+            points[run.name].append(_point(run.params, run.score))
+        points[OURS] += [_point({"attainment": goal}, self.ours[goal][0]) for goal in study.attainments]
+        for run, tried in self.tuned:
+            points[run.name] += tried
+        return {name: tuple(tried) for name, tried in points.items()}
+
+    def notes(self, study: _Study) -> list[str]:
+        """Say which runs met the goal below the bound of several models."""
+        goal, least = study.experiment.cases[0].goal, self.least_gpu_hours
+        below = {run.name for run in self.runs if goal.is_met_by(run.score.attainment) and run.score.gpu_hours < least}
+        if not below or len(study.experiment.cases) == 1:
+            return []
+        return [
+            "the bound is what all models take to meet the goal, each by itself; over all requests it was met for less "
+            f"by {', '.join(sorted(below))}"
+        ]
 
 
 def _bound_search(cases: Sequence[Case], place: int) -> Search[tuple[float, float]]:
