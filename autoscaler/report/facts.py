@@ -11,7 +11,7 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.owners import name_in_pods
 from autoscaler.adapters.prometheus.range.service_queries import Devices, ServiceName
-from autoscaler.config.prices import price_per_hour
+from autoscaler.config.prices import Price, find_price
 from autoscaler.core.model.fleet import Fleet, Pool
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 
@@ -21,13 +21,6 @@ class Hardware(NamedTuple):
 
     gpus: float  # NaN: not known
     pool: Pool | None  # None: not known
-
-
-class Price(NamedTuple):
-    """A price, or why there is none."""
-
-    usd_per_hour: float  # of one replica; NaN: unknown
-    reason: str = ""  # of a price that is not known
 
 
 @dataclass(frozen=True)
@@ -63,26 +56,25 @@ def gather_facts(
         hardware = _hardware(fleet, row) if found is None else Hardware(found.per_replica, found.pool)
         models.append(fleet.workloads[row].model if fleet is not None and row >= 0 else "")
         gpus.append(hardware.gpus)
-        prices.append(price(hardware, stated))
+        prices.append(price(hardware, stated, {}))
     known = np.array(gpus, dtype=np.float64)
     return Facts(
         model=tuple(models),
         gpus=np.where(np.isnan(known), 1.0, known),
         assumed_gpus=np.isnan(known),
-        usd_per_hour=np.array([each.usd_per_hour for each in prices], dtype=np.float64),
-        reasons=tuple(each.reason for each in prices),
+        usd_per_hour=np.array([each.usd for each in prices], dtype=np.float64),
+        reasons=tuple(each.why for each in prices),
     )
 
 
-def price(hardware: Hardware, stated: Mapping[str, float]) -> Price:
-    """Return the price of one replica per hour. The only place where a report looks a price up."""
+def price(hardware: Hardware, stated: Mapping[str, float], measured: Mapping[str, float]) -> Price:
+    """Return the price of one replica per hour. The only place where a report looks a price up.
+
+    stated, measured: prices of whole devices, by `config.prices.key_of`.
+    """
     if hardware.pool is None:
         return Price(math.nan, "no metric names its GPU: DCGM reports none for its pods")
-    device = price_per_hour(hardware.pool, stated)
-    if math.isnan(device):
-        product = hardware.pool.product or hardware.pool.resource
-        return Price(math.nan, f"no list price for {product}; state one with --price PRODUCT=USD")
-    return Price(device * (1.0 if math.isnan(hardware.gpus) else hardware.gpus))
+    return find_price(hardware.pool, stated, measured).of(1.0 if math.isnan(hardware.gpus) else hardware.gpus)
 
 
 def _hardware(fleet: Fleet | None, row: int) -> Hardware:
