@@ -1,4 +1,4 @@
-"""One listening HTTP port with a bounded number of connections, for all servers of the project.
+"""One HTTP server from its port to its last answer, for all servers of the project.
 
 Whoever reaches a port can open connections and send nothing. At the limit the oldest connection without a request in
 progress is closed, so that such a client locks out nobody.
@@ -7,39 +7,61 @@ progress is closed, so that such a client locks out nobody.
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
 
 from aiohttp import web
 
+from autoscaler.ports import CannotServe
+
 HANDSHAKE_S = 5.0
+SHUTDOWN_S = 2.0  # for answers in progress when it ends
 
 
 class Listener:
-    """Accepts connections for an application whose runner was set up."""
+    """Serves an application while its context is open. Raises CannotServe on entering if the port cannot be used."""
 
     def __init__(
         self,
-        runner: web.AppRunner,
+        app: web.Application,
+        address: tuple[str, int],
         most: int,
+        tls: ssl.SSLContext | None = None,
         connection: type[web.RequestHandler] = web.RequestHandler,
         **options: Any,
     ) -> None:
-        """most: connections at once. connection, options: class of a connection, and what it is made with."""
-        self.answering: set[asyncio.BaseProtocol] = set()  # connections with a request in progress
-        self._runner = runner
+        """address: host and port; "": all hosts, 0: any port that is free. most: connections at once.
+
+        connection, options: class of a connection, and what it is made with.
+        """
+        self._address = address
+        self._tls = tls
+        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
         self._most = most
         self._connection = connection
         self._options = options
+        self._answering: set[asyncio.BaseProtocol] = set()  # connections with a request in progress
         self._server: asyncio.Server | None = None
 
-    async def listen(self, host: str | None, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Bind the port. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        handshake_s = HANDSHAKE_S if tls is not None else None
-        self._server = await loop.create_server(
-            self._accept, host, port, ssl=tls, ssl_handshake_timeout=handshake_s, backlog=self._most
-        )
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        loop, (host, port) = asyncio.get_running_loop(), self._address
+        handshake_s = HANDSHAKE_S if self._tls is not None else None
+        try:
+            self._server = await loop.create_server(
+                self._accept, host or None, port, ssl=self._tls, ssl_handshake_timeout=handshake_s, backlog=self._most
+            )
+        except OSError as error:
+            await self._runner.cleanup()
+            raise CannotServe(_cannot_listen(host, port, error)) from error
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+        await self._runner.cleanup()
 
     def close(self) -> None:
         """Accept no more connections."""
@@ -54,6 +76,15 @@ class Listener:
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
+    @contextmanager
+    def answering(self, request: web.Request) -> Iterator[None]:
+        """Keep the connection of a request open at the limit, until its answer is complete."""
+        self._answering.add(request.protocol)
+        try:
+            yield
+        finally:
+            self._answering.discard(request.protocol)
+
     def _accept(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         if server is None:
@@ -61,7 +92,7 @@ class Listener:
         connections = server.connections  # oldest first
         if len(connections) >= self._most:
             # Closed connections, without a transport, are still listed for a moment.
-            idle = (each for each in connections if each.transport is not None and each not in self.answering)
+            idle = (each for each in connections if each.transport is not None and each not in self._answering)
             oldest = next(idle, None)
             if oldest is None:
                 return _HangUp()
@@ -73,3 +104,15 @@ class Listener:
 class _HangUp(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> str:
+    """Return why a port cannot be used, and what to do."""
+    where = f" on {host}" if host else ""
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"HTTP port {port}{where} is in use by another program; stop it or choose another port"
+        case errno.EACCES:
+            return f"HTTP port {port}{where} needs privileges; choose a port from 1024 to 65535"
+        case _:
+            return f"cannot listen for HTTP{where} port {port}: {error.strerror or error}"

@@ -13,16 +13,14 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from autoscaler.adapters.web.answers import HEADERS, cannot_listen
+from autoscaler.adapters.web.answers import HEADERS
 from autoscaler.adapters.web.exported_metrics import AGENT, PREFIX
 from autoscaler.adapters.web.tick_values import bounded
 from autoscaler.config.settings import HttpSettings
 from autoscaler.config.weights.report import Report, State
 from autoscaler.http.listener import Listener
-from autoscaler.ports import CannotServe
 
 MAX_CONNECTIONS = 64
-SHUTDOWN_S = 1.0
 
 
 class PeerStatus(NamedTuple):
@@ -53,7 +51,6 @@ class AgentServer:
     """Serves while its context is open. Raises CannotServe on entering if the port cannot be used."""
 
     def __init__(self, settings: HttpSettings, status: Callable[[], AgentStatus]) -> None:
-        self._settings = settings
         self._status = status
         self._registry = CollectorRegistry()
         self._registry.register(_Collector(status))
@@ -61,22 +58,14 @@ class AgentServer:
         application = web.Application()
         application.router.add_get("/healthz", self._health)
         application.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(application, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
-        self._listener = Listener(self._runner, MAX_CONNECTIONS)
+        self._listener = Listener(application, (settings.host, settings.port), MAX_CONNECTIONS)
 
     async def __aenter__(self) -> Self:
-        host, port = self._settings.host, self._settings.port
-        await self._runner.setup()
-        try:
-            await self._listener.listen(host, port)
-        except OSError as error:
-            await self._runner.cleanup()
-            raise CannotServe(cannot_listen(host, port, error)) from error
+        await self._listener.__aenter__()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        self._listener.close()
-        await self._runner.cleanup()
+    async def __aexit__(self, *failure: object) -> None:
+        await self._listener.__aexit__(*failure)
 
     @property
     def port(self) -> int:

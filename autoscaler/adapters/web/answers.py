@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Awaitable, Callable
 from importlib import resources
@@ -108,14 +107,3 @@ def json_answer(body: dict[str, Any], status: int = 200, headers: dict[str, str]
 
 def too_busy(text: str) -> web.HTTPServiceUnavailable:
     return web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
-
-
-def cannot_listen(host: str, port: int, error: OSError) -> str:
-    """Return why a port cannot be used, and what to do."""
-    match error.errno:
-        case errno.EADDRINUSE:
-            return f"HTTP port {port} on {host} is in use by another program; stop it or choose another port"
-        case errno.EACCES:
-            return f"HTTP port {port} on {host} needs privileges; choose a port from 1024 to 65535"
-        case _:
-            return f"cannot listen for HTTP on {host} port {port}: {error.strerror or error}"

@@ -29,7 +29,6 @@ from autoscaler.adapters.web.answers import (
     Handler,
     Query,
     add_headers,
-    cannot_listen,
     json_answer,
     plain_errors,
     short,
@@ -48,7 +47,6 @@ from autoscaler.adapters.web.weights import rows as weights_rows
 from autoscaler.adapters.web.weights import summary as weights_summary
 from autoscaler.config.settings import HttpSettings
 from autoscaler.http.listener import Listener
-from autoscaler.ports import CannotServe
 
 MAX_CONNECTIONS = 512
 MAX_ANSWERS = 128  # in progress at once, without streams and probes; the kubelet's probes need free connections
@@ -60,7 +58,6 @@ MAX_LIMIT = 1000  # workloads in one answer
 DEFAULT_LIMIT = 100
 MAX_REQUEST_LINE = 4096
 IDLE_S = 75.0  # a connection without a complete request is closed after this time
-SHUTDOWN_S = 2.0
 FILES = {
     "/": ("index.html", "text/html"),
     "/static/app.js": ("app.js", "text/javascript"),
@@ -110,25 +107,25 @@ class HttpServer:
         self._under_way = 0  # requests that count towards MAX_ANSWERS
         self._fault_s, self._faults = -FAULTS_S, 0  # time of the last logged error, and how many were not logged since
         self._stream = Stream(dashboard, metrics.set_stream_clients, heartbeat_s, write_deadline_s)
-        self._runner = web.AppRunner(self._application(), handle_signals=False, shutdown_timeout=SHUTDOWN_S)
-        limits = {"max_line_size": MAX_REQUEST_LINE, "max_field_size": MAX_REQUEST_LINE}
-        self._listener = Listener(self._runner, MAX_CONNECTIONS, _Connection, keepalive_timeout=IDLE_S, **limits)
+        limits: dict[str, Any] = {"max_line_size": MAX_REQUEST_LINE, "max_field_size": MAX_REQUEST_LINE}
+        self._listener = Listener(
+            self._application(),
+            (settings.host, settings.port),
+            MAX_CONNECTIONS,
+            connection=_Connection,
+            keepalive_timeout=IDLE_S,
+            **limits,
+        )
 
     async def __aenter__(self) -> Self:
-        host, port = self._settings.host, self._settings.port
-        await self._runner.setup()
-        try:
-            await self._listener.listen(host, port)
-        except OSError as error:
-            await self._runner.cleanup()
-            raise CannotServe(cannot_listen(host, port, error)) from error
+        await self._listener.__aenter__()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         self._listener.close()
         self._stream.close()
         self._answers.close()
-        await self._runner.cleanup()
+        await self._listener.__aexit__(*failure)
 
     @property
     def port(self) -> int:
@@ -143,11 +140,8 @@ class HttpServer:
 
     @web.middleware
     async def _note_answering(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self._listener.answering.add(request.protocol)
-        try:
+        with self._listener.answering(request):
             return await handler(request)
-        finally:
-            self._listener.answering.discard(request.protocol)
 
     @web.middleware
     async def _bound(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -10,7 +10,6 @@ from aiohttp import web
 
 from autoscaler.adapters.webhook.metrics import CONTENT_TYPE, WebhookMetrics
 from autoscaler.http.listener import Listener
-from autoscaler.ports import CannotServe
 
 MAX_CONNECTIONS = 64
 
@@ -38,15 +37,5 @@ async def serving_probes(
     app = web.Application(client_max_size=1)
     for path, handler in (("/healthz", healthz), ("/readyz", readyz), ("/metrics", render)):
         app.router.add_get(path, handler)
-    runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1.0)
-    await runner.setup()
-    listener = Listener(runner, MAX_CONNECTIONS)
-    try:
-        try:
-            await listener.listen(host, port)
-        except OSError as error:
-            raise CannotServe(f"HTTP cannot be served on {host}:{port}: {error.strerror}") from error
+    async with Listener(app, (host, port), MAX_CONNECTIONS):
         yield
-    finally:
-        listener.close()
-        await runner.cleanup()

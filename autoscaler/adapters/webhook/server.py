@@ -20,7 +20,6 @@ from autoscaler.adapters.webhook.patch import Folder
 from autoscaler.adapters.webhook.review import Reader, answer
 from autoscaler.config.weights.allowed import EVERY_SOURCE, SourceRules
 from autoscaler.http.listener import Listener
-from autoscaler.ports import CannotServe
 
 PATH = "/pods"
 MAX_BODY_BYTES = 8 << 20  # the API server sends 3 MiB of an object at most, as JSON in JSON
@@ -28,7 +27,6 @@ MAX_CONNECTIONS = 256
 MAX_REVIEWS = 64  # in progress; others are refused at once, and their pods stay as they are
 DEADLINE_S = 1.0  # for a request to arrive; the manifest allows 2 s in all
 IDLE_S = 90.0
-SHUTDOWN_S = 2.0
 LOG_S = 60.0  # at least this long between two log lines about unreadable reviews
 
 log = structlog.get_logger(__name__)
@@ -48,8 +46,6 @@ class WebhookServer:
         deadline_s: float = DEADLINE_S,
         rules: SourceRules = EVERY_SOURCE,
     ) -> None:
-        self._address = host, port
-        self._context = context
         self._read = read
         self._folder = folder
         self._metrics = metrics
@@ -59,22 +55,14 @@ class WebhookServer:
         self._logged_s = -LOG_S
         app = web.Application()
         app.router.add_post(PATH, self._review)
-        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
-        self._listener = Listener(self._runner, MAX_CONNECTIONS, keepalive_timeout=IDLE_S)
+        self._listener = Listener(app, (host, port), MAX_CONNECTIONS, context, keepalive_timeout=IDLE_S)
 
     async def __aenter__(self) -> Self:
-        host, port = self._address
-        await self._runner.setup()
-        try:
-            await self._listener.listen(host, port, self._context)
-        except OSError as error:
-            await self._runner.cleanup()
-            raise CannotServe(f"the webhook cannot listen on {host}:{port}: {error.strerror}") from error
+        await self._listener.__aenter__()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        self._listener.close()
-        await self._runner.cleanup()
+    async def __aexit__(self, *failure: object) -> None:
+        await self._listener.__aexit__(*failure)
 
     @property
     def port(self) -> int:
@@ -87,16 +75,15 @@ class WebhookServer:
             raise web.HTTPServiceUnavailable(text=f"{MAX_REVIEWS} reviews are in progress; no more are allowed")
         began_s = time.perf_counter()
         self._in_progress += 1
-        self._listener.answering.add(request.protocol)
         try:
-            async with asyncio.timeout(self._deadline_s):
-                text = await _body(request)
+            with self._listener.answering(request):
+                async with asyncio.timeout(self._deadline_s):
+                    text = await _body(request)
         except TimeoutError:
             self._metrics.count("late", time.perf_counter() - began_s)
             raise web.HTTPRequestTimeout(text=f"the review did not arrive within {self._deadline_s:g} s") from None
         finally:
             self._in_progress -= 1
-            self._listener.answering.discard(request.protocol)
         try:
             body, result = answer(text, self._read, self._folder, self._rules)
         except Exception as error:  # a fault of ours must not keep a pod from its creation

@@ -24,7 +24,6 @@ from typing import Self
 from aiohttp import web
 
 from autoscaler.http.listener import Listener
-from autoscaler.ports import CannotServe
 from autoscaler.weights.peers.activity import PeerActivity
 from autoscaler.weights.peers.shared import Shared
 from autoscaler.weights.peers.state import MAX_NAMED_PEERS, PeerState, encode
@@ -40,7 +39,6 @@ MAX_REQUESTS = 256  # at once
 MAX_CONNECTIONS = 512
 ANSWER_S = 60.0
 IDLE_S = 75.0
-SHUTDOWN_S = 1.0
 WAIT_S = 10.0  # for a range that this agent is fetching itself
 SEALED = "sealed=1"  # query of a request whose answer ends with a seal by the token
 _RANGE = re.compile(r"bytes=([0-9]{1,15})-([0-9]{1,15})")
@@ -75,40 +73,29 @@ class PeerServer:
         wait_s: most for a range that this agent is fetching itself.
         """
         self._wait_s = wait_s
-        self.port = port
         self.transfers = Transfers()
         self.on_refused: Callable[[str], None] = lambda key: None  # a peer got wrong bytes of a model
-        self._host = host or None
-        self._tls = tls
         self._shared = shared
         self._activity = activity
         self._token = token
         self._rate = RateLimit(bytes_per_s) if bytes_per_s else None
         self._requests = 0
-        self._runner: web.AppRunner | None = None
-        self._listener: Listener | None = None
-
-    async def __aenter__(self) -> Self:
         app = web.Application(middlewares=[self._admit], client_max_size=0)
         app.router.add_get(f"{PREFIX}{{key:[0-9a-f]{{16}}}}", self._state, allow_head=False)
         app.router.add_get(f"{PREFIX}{{key:[0-9a-f]{{16}}}}/{{digest:[0-9a-f]{{40,64}}}}", self._file, allow_head=False)
-        runner = web.AppRunner(app, shutdown_timeout=SHUTDOWN_S)
-        await runner.setup()
-        listener = Listener(runner, MAX_CONNECTIONS, keepalive_timeout=IDLE_S, max_line_size=1024)
-        try:
-            await listener.listen(self._host, self.port, self._tls)
-        except OSError as error:
-            await runner.cleanup()
-            raise CannotServe(f"port {self.port} for other agents cannot be bound: {error.strerror}") from error
-        self.port = listener.port
-        self._runner, self._listener = runner, listener
+        self._listener = Listener(app, (host, port), MAX_CONNECTIONS, tls, keepalive_timeout=IDLE_S, max_line_size=1024)
+
+    async def __aenter__(self) -> Self:
+        await self._listener.__aenter__()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._listener is not None:
-            self._listener.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+    async def __aexit__(self, *failure: object) -> None:
+        await self._listener.__aexit__(*failure)
+
+    @property
+    def port(self) -> int:
+        """The bound port."""
+        return self._listener.port
 
     @web.middleware
     async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -116,19 +103,17 @@ class PeerServer:
         header, range_ = request.headers.get("Authorization", ""), request.headers.get("Range", "")
         if not self._token.is_signed(header, request.method, request.path_qs, range_, time.time()):
             return _refuse(401, close=True)
-        if self._requests >= MAX_REQUESTS or self._listener is None:
+        if self._requests >= MAX_REQUESTS:
             return _refuse(503, close=True)
-        answering = self._listener.answering  # only those with a signature keep their connections at the limit
-        answering.add(request.protocol)
         self._requests += 1
         try:
-            async with asyncio.timeout(ANSWER_S):
-                return await handler(request)
+            with self._listener.answering(request):  # only those with a signature keep their connections at the limit
+                async with asyncio.timeout(ANSWER_S):
+                    return await handler(request)
         except TimeoutError:
             return _refuse(503, close=True)
         finally:
             self._requests -= 1
-            answering.discard(request.protocol)
 
     async def _state(self, request: web.Request) -> web.Response:
         key = request.match_info["key"]

@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from autoscaler.adapters.web.server import SHUTDOWN_S
 from autoscaler.adapters.web.stream import MAX_CLIENTS
+from autoscaler.http.listener import SHUTDOWN_S
 from tests.adapters.web.conftest import Daemon
 from tests.adapters.web.records import World
 from tests.harness.process import PATIENCE_S, eventually

@@ -344,6 +344,6 @@ def test_exported_metrics_are_those_of_the_reference() -> None:
 async def test_port_in_use_is_named(certificates: Certificates) -> None:
     pair = certificates.issue("localhost")
     async with serving(pair, 0) as server:
-        with pytest.raises(CannotServe, match=f"cannot listen on 127.0.0.1:{server.port}"):
+        with pytest.raises(CannotServe, match=f"port {server.port} on 127.0.0.1 is in use"):
             async with serving(pair, server.port):
                 pass
