@@ -8,32 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from autoscaler.catalog.devices import DEVICES, device_share, find_device
 from autoscaler.config.findings import shown, unknown
 from autoscaler.core.model.fleet import ON_DEMAND, RESERVED, SPOT, Fleet, NodeGroup, Pool
+from autoscaler.core.model.money import Price
 from autoscaler.core.model.variants import Variants, models_of_services, service_of
 from autoscaler.core.table.columns import FloatColumn
 
 CAPACITY_TYPES = (ON_DEMAND, RESERVED, SPOT)
 MOST_USD = 10_000.0
 """Most that a device may cost in an hour: several hundred times the dearest list price. More is a mistake."""
-
-
-class Price(NamedTuple):
-    """What one device costs in an hour."""
-
-    usd: float  # NaN: unknown
-    why: str = ""  # why it is unknown, or why it may be too high; "": it is known
-
-    def of(self, devices: float) -> Price:
-        """Return the price of several devices. devices: NaN: unknown."""
-        if math.isnan(devices) and not math.isnan(self.usd):
-            return Price(math.nan, "the devices of a replica are not known")
-        return self._replace(usd=self.usd * devices)
 
 
 def key_of(product: str, capacity_type: str = "") -> str:
@@ -91,7 +79,6 @@ class Prices:
         self._stated, self._measured = stated, measured or {}
         self._inputs: tuple[Any, ...] = ()
         self._variants = Variants(np.empty(0, dtype=np.int64), np.empty(0))
-        self._of_pool: tuple[Price, ...] = ()
         self.problems: tuple[str, ...] = ()  # why variants have no price, or not that of their nodes; unused prices
 
     def variants(self, fleet: Fleet) -> Variants:
@@ -105,31 +92,26 @@ class Prices:
         """Return the price of a device of each node group per hour, float64[G]; NaN: unknown."""
         return np.array([find_price(each, self._stated, self._measured, each.sharers).usd for each in groups])
 
-    def of_replicas(self, fleet: Fleet) -> list[Price]:
-        """Return what a replica of each workload costs in an hour; [W]."""
-        self.variants(fleet)
-        unknown = Price(math.nan, "its devices are not known")
-        return [
-            self._of_pool[pool].of(devices) if pool >= 0 else unknown
-            for pool, devices in zip(fleet.pool.tolist(), fleet.gpus_per_replica.tolist(), strict=True)
-        ]
-
     def _group(self, fleet: Fleet) -> Variants:
         models = models_of_services(fleet.workloads)
         names = [service_of(workload, models) for workload in fleet.workloads]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(name for name in names if name))}
-        self._of_pool = tuple(
+        of_pool = [
             find_price(pool, self._stated, self._measured, _sharers(fleet, row)) for row, pool in enumerate(fleet.pools)
-        )
-        of_pool = np.array([*(price.usd for price in self._of_pool), math.nan])  # -1: the unknown pool
-        cost: FloatColumn = fleet.gpus_per_replica * of_pool[fleet.pool]
+        ]
+        unknown = Price(math.nan, "its devices are not known")
+        prices = [
+            (of_pool[pool] if pool >= 0 else unknown).times(devices)
+            for pool, devices in zip(fleet.pool.tolist(), fleet.gpus_per_replica.tolist(), strict=True)
+        ]
         priced = {row for row, name in zip(fleet.pool.tolist(), names, strict=True) if name and row >= 0}
-        why = (self._of_pool[row].why for row in sorted(priced))
+        why = (of_pool[row].why for row in sorted(priced))
         self.problems = tuple(dict.fromkeys((*filter(None, why), *self._unused(fleet))))
         return Variants(
             np.array([numbers.get(name, -1) if name else -1 for name in names], dtype=np.int64),
-            cost,
+            np.array([price.usd for price in prices]),
             np.array([*(pool.may_be_spot for pool in fleet.pools), False])[fleet.pool],
+            tuple(price.why for price in prices),
         )
 
     def _unused(self, fleet: Fleet) -> list[str]:

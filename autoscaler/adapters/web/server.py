@@ -255,6 +255,7 @@ class HttpServer:
         if field:
             rows = table.order(rows, field, descending)
         body = {
+            "cost_per_hour": table.money,
             "total": len(table),
             "matched": len(rows),
             "limit": limit,

@@ -94,6 +94,7 @@ class Stream:
             tick["changed"], tick["gone"] = table.rows(np.arange(len(table))), []
         else:
             tick["changed"], tick["gone"] = table.changes(self._before)
+        tick["cost_per_hour"] = table.money
         self._before = table
         message = _event("tick", tick)
         for client in list(self._clients):

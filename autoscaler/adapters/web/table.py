@@ -6,6 +6,7 @@ What a field means is in `FIELDS`, once; the table in `docs/reference/api.md` is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,9 @@ from autoscaler.adapters.web.tick_values import (
     strongest_signal,
 )
 from autoscaler.core.model.fleet import Workload
+from autoscaler.core.model.money import Money, Price
 from autoscaler.core.model.types import Stage, TickInput
+from autoscaler.core.model.variants import Variants
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import TickRecord
 
@@ -67,6 +70,8 @@ FIELDS = {
     "loaded_idle_s": "replica-seconds loaded and idle since the workload was first seen",
     "flaps": "changes of the count that were undone within one cold start, since the workload was first seen",
     "gpus_per_replica": "GPUs of one replica; null: unknown",
+    "usd_per_hour": "what its current replicas cost in an hour, USD; null: they have no price",
+    "price_note": "why the price is unknown, or why it may be too high; empty: it is known",
     "fits": "replicas that fit on the nodes that admit it, next to pods of others; null: no limit is known",
     "room": "further replicas for which these nodes have room now; null: unknown",
     "age_s": "age of the oldest trusted engine reading, seconds",
@@ -111,6 +116,7 @@ class Table:
     leading: bool
     names: Names
     columns: dict[str, Column]  # in the order of FIELDS
+    usd_per_hour: FloatColumn  # float64[W], not rounded
 
     @classmethod
     def of(cls, tick: TickRecord, before: Table | None = None) -> Table:
@@ -118,6 +124,9 @@ class Table:
         fleet, decision, seen = tick.input.fleet, tick.decision, tick.decision.observation
         kept = before is not None and before.names.workloads is fleet.workloads
         names = before.names if before is not None and kept else Names.of(fleet.workloads)
+        variants = tick.input.variants or Variants.none(len(fleet.workloads))
+        # No replicas cost nothing, whatever one costs.
+        usd_per_hour = np.where(fleet.replicas > 0, variants.cost * fleet.replicas, 0.0)
         columns = names.columns | {
             "id": fleet.workload_id,
             "policy": _words(bounded(policy) for policy in tick.policies),
@@ -137,12 +146,23 @@ class Table:
             "itl_objective_s": tick.input.spec.itl_objective_s,
             "used_budgets": _used_budgets(decision.plan.missed_fraction, tick.input.spec.error_budget),
             "gpus_per_replica": fleet.gpus_per_replica,
+            "usd_per_hour": usd_per_hour,
+            "price_note": _words(bounded(why) for why in variants.reasons()),
             "fits": fleet.obstacles.fits,
             "room": np.full(len(fleet.workloads), np.nan) if fleet.obstacles.room is None else fleet.obstacles.room,
         }
         for field in FIELDS.keys() - columns.keys():
             columns[field] = getattr(seen, field)
-        return cls(tick.number, tick.wall_s, tick.leading, names, {field: _shown(columns[field]) for field in FIELDS})
+        shown = {field: _shown(columns[field]) for field in FIELDS}
+        return cls(tick.number, tick.wall_s, tick.leading, names, shown, usd_per_hour)
+
+    @cached_property
+    def money(self) -> dict[str, Any]:
+        """What all current replicas cost in an hour, and what this leaves out."""
+        columns = (self.columns[field].tolist() for field in ("namespace", "name", "price_note", "current"))
+        rows = zip(*columns, self.usd_per_hour.tolist(), strict=True)
+        sum_ = Money.sum((f"{space}/{name}", Price(usd, why)) for space, name, why, count, usd in rows if count)
+        return sum_.to_json() | {"text": sum_.say("workload", "an hour")}
 
     def __len__(self) -> int:
         return len(self.columns["id"])

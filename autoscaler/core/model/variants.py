@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from autoscaler.core.model.fleet import Workload, last_part
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
@@ -16,6 +18,16 @@ class Variants:
     service: IntColumn  # int64[W], equal for the variants of one service; -1: the workload has no other variant
     cost: FloatColumn  # float64[W], of one replica, in any currency per hour; NaN: unknown, such a variant grows last
     may_be_spot: BoolColumn | None = None  # bool[W], its nodes may be taken away at any time; None: none of them
+    why: tuple[str, ...] = ()  # [W], why the cost is unknown or may be too high; "": it is known, (): it is for all
+
+    @classmethod
+    def none(cls, rows: int) -> Variants:
+        """Return workloads of which none is a variant, or has a price."""
+        return cls(np.full(rows, -1), np.full(rows, np.nan), why=("no prices are read",) * rows)
+
+    def reasons(self) -> tuple[str, ...]:
+        """Return `why` of each workload."""
+        return self.why or ("",) * len(self.cost)
 
 
 def models_of_services(workloads: Iterable[Workload]) -> dict[tuple[str, str], dict[str, str]]:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 async def test_before_the_first_tick_the_page_claims_nothing(daemon: Daemon, chromium: Browser) -> None:
     page = await open_page_quietly(chromium, daemon, "/", [])
     await expect(page.locator("#live")).to_have_text("Waiting for the first tick")
-    await expect(page.locator("#tiles dd")).to_have_text(["–"] * 5)
+    await expect(page.locator("#tiles dd")).to_have_text(["–"] * 6)
     await expect(page.locator("#empty")).to_have_text("Nothing is known before the first tick.")
     daemon.record(World(3).tick())
     await expect(page.locator("#tiles dd").first).to_have_text("3")

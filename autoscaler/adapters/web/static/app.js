@@ -107,12 +107,13 @@ function redraw() {
   });
 }
 
-function heard({ wall_s, leading }, recent) {
+function heard({ wall_s, leading, cost_per_hour }, recent) {
   heardAt = performance.now();
   connected = true;
   ticking = recent;
   toldS = wall_s;
   list.told = wall_s != null;
+  list.cost = cost_per_hour;
   if (list.told) {
     setText(byId("clock"), clock(wall_s));
     byId("follower").hidden = leading;

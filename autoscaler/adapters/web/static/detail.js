@@ -7,6 +7,7 @@ import {
   byUnit,
   clock,
   count,
+  dollars,
   duration,
   element,
   inputGroups,
@@ -306,6 +307,7 @@ function figures(workload, inputs) {
     ["Budget used", share(inputs.planner_used_budgets), inputs.planner_used_budgets > 1 && "missed"],
     ["Cold start", duration(inputs.cold_start_s)],
     ["Flaps", count(workload.flaps), "", "changes undone within one cold start"],
+    ["Cost an hour", dollars(workload.usd_per_hour, workload.price_note), "", workload.price_note],
     ["Loaded but idle", gpuHours == null ? UNKNOWN : `${gpuHours.toFixed(1)} GPU h`],
   ].map(([title, value, state, note]) =>
     element("div", { "data-state": state || "", title: note }, element("dt", {}, title), element("dd", {}, value)),

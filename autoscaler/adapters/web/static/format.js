@@ -144,6 +144,14 @@ export function share(fraction) {
   return fraction < 10 ? `${Math.round(fraction * 100)}%` : `${count(fraction)} times`;
 }
 
+/** Write an amount of money. high: why it may be less, missing: why it may be more; both are only marked. */
+export function dollars(usd, high, missing) {
+  if (usd == null) return UNKNOWN;
+  const digits = usd < 100 ? 2 : 0;
+  const amount = usd.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return `${high ? "≤ " : ""}$${amount}${missing ? " + ?" : ""}`;
+}
+
 /** Add up what `of` makes of each row: null if one of them is unknown. */
 export const total = (rows, of) =>
   rows.reduce((sum, row) => (sum == null || of(row) == null ? null : sum + of(row)), 0);

@@ -1,6 +1,6 @@
 // The table of all workloads. Only the rows in view are in the document, so a thousand cost what thirty do.
 
-import { UNKNOWN, count, duration, element, hashOf, reason, setText, share, total } from "./format.js";
+import { UNKNOWN, count, dollars, duration, element, hashOf, reason, setText, share, total } from "./format.js";
 
 const ROW_PX = 38; // as in style.css
 const SPARE_ROWS = 8; // above and below the view
@@ -33,6 +33,7 @@ const SELECTIONS = {
   waiting: (row) => waitingOf(row) > 0,
   late: missed,
   idle: (row) => idle(row) > 0,
+  cost: (row) => row.current > 0 && row.price_note !== "",
 };
 const TROUBLE = { key: "trouble", descending: true };
 
@@ -187,6 +188,8 @@ export class List {
     this.#tile("late", "Within TTFT objective", within, late && "missed");
     const gpusIdle = total(all, idleGpus);
     this.#tile("idle", "GPUs loaded but idle", known(count(gpusIdle)), gpusIdle > 0 && "idle", unknownOf(all, idleGpus));
+    const cost = this.cost ?? {};
+    this.#tile("cost", "Cost an hour", known(dollars(cost.usd, cost.too_high?.length, cost.unpriced?.length)), "", cost.text);
     const narrowed = text || this.selection !== "all";
     const order = this.sort === TROUBLE && all.length > 1 ? "trouble first" : "";
     const share = narrowed ? `${count(this.shown.length)} of ${count(all.length)}` : "";
