@@ -16,6 +16,7 @@ from rich.console import Console
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.discovery.discovered_fleet import DiscoveredFleet
+from autoscaler.adapters.prometheus.range.node_costs import read_capacity_types, read_node_costs
 from autoscaler.adapters.prometheus.range.reader import RangeReader
 from autoscaler.adapters.prometheus.range.service_queries import (
     Objective,
@@ -34,7 +35,7 @@ from autoscaler.lab.report import output_files
 from autoscaler.lab.report.progress_bar import ProgressBar
 from autoscaler.ports import Unavailable
 from autoscaler.report.document import to_json
-from autoscaler.report.facts import gather_facts
+from autoscaler.report.facts import PriceSources, gather_facts
 from autoscaler.report.history import FleetHistory, Span, read_history
 from autoscaler.report.load import measure_load
 from autoscaler.report.piece_cache import PieceCache
@@ -101,8 +102,10 @@ def make_report(options: ReportOptions, console: Console) -> Report:
     services = len(history.services)
     spec = Spec(*(np.full(services, value) for value in row))
     with reader_of(reader) as one:
-        server, devices = one.name, read_devices(one, (history.span.start_s, history.span.end_s))
-    facts = gather_facts(history.services, devices, fleet, options.prices)
+        span_s = history.span.start_s, history.span.end_s
+        server, devices, costs = one.name, read_devices(one, span_s), read_node_costs(one, span_s)
+        prices = PriceSources(options.prices, costs.prices, read_capacity_types(one, span_s))
+    facts = gather_facts(history.services, devices, fleet, prices)
     load, profiles = measure_load(history, spec, np.full(services, math.nan))
     return compute(
         server,
@@ -112,7 +115,7 @@ def make_report(options: ReportOptions, console: Console) -> Report:
         facts,
         spec,
         (policy.name,) * services,
-        notes=notes,
+        notes=(*notes, *costs.problems),
         stage=_stages(console),
     )
 

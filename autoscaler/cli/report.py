@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from autoscaler.cli.options import policy_options, price_option, prometheus_options
+from autoscaler.cli.options import policy_options, price_options, prometheus_options
 from autoscaler.cli.param_types import OUT, DurationParam, ObjectName, SpanParam
 from autoscaler.cli.process import run_interruptibly
-from autoscaler.cli.settings import prometheus_settings
+from autoscaler.cli.settings import prometheus_settings, stated_prices
 
 YEAR_S = 366 * 86_400
 
@@ -18,7 +18,7 @@ YEAR_S = 366 * 86_400
 @click.command(short_help="Show what your services cost and missed, from Prometheus alone.")
 @prometheus_options
 @policy_options
-@price_option
+@price_options
 @click.option(
     "--since", type=SpanParam(YEAR_S), default="14d", show_default=True, help="Length of the history, until now."
 )
@@ -60,7 +60,7 @@ def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
                 policies=given["policies"],
                 default_policy=given["default_policy"],
                 namespaces=given["namespace"],
-                prices=dict(given["price"]),
+                prices=dict(stated_prices(given)),
                 step_s=given["step"],
                 cache=None if no_cache else cache or default_file(),
                 html=None,

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from autoscaler.core.model.money import Money
 from autoscaler.report.outcome import Outcome
-from autoscaler.report.report import Report
+from autoscaler.report.report import Entry, Report
 from autoscaler.report.verdict import judge, judged_services, needed_gpu_hours, sentence
 
 VERSION = 1
@@ -48,12 +49,16 @@ def document(report: Report) -> dict[str, Any]:
         "step_s": report.step_s,
         "fine_step_s": span.step_s,
         "sentence": sentence(verdict),
-        "verdict": {name: _plain(value) for name, value in vars(verdict).items()},
+        "verdict": {
+            **{name: _plain(value) for name, value in vars(verdict).items() if name != "spare"},
+            "spare_usd": _plain(verdict.spare.usd),
+            "spare": verdict.spare.to_json(),
+        },
         "columns": [
             {
                 "name": entry.name,
                 "title": entry.course.title,
-                "total": total(entry.outcome),
+                "total": total(entry.outcome) | {"cost": cost(report, entry).to_json()},
                 "notes": list(entry.course.notes),
             }
             for entry in report.entries
@@ -61,6 +66,11 @@ def document(report: Report) -> dict[str, Any]:
         "services": [_service(report, row) for row in range(len(report.services))],
         "notes": list(report.notes),
     }
+
+
+def cost(report: Report, entry: Entry) -> Money:
+    """Return what a column costs in all, and what this leaves out."""
+    return report.facts.money(report.services, entry.outcome.usd, entry.outcome.gpu_hours > 0)
 
 
 def total(outcome: Outcome) -> dict[str, Any]:

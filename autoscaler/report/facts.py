@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from autoscaler.adapters.prometheus.owners import name_in_pods
 from autoscaler.adapters.prometheus.range.service_queries import Devices, ServiceName
-from autoscaler.config.prices import Price, find_price
+from autoscaler.config.prices import find_price
 from autoscaler.core.model.fleet import Fleet, Pool
+from autoscaler.core.model.money import Money, Price
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 
 
@@ -24,6 +25,15 @@ class Hardware(NamedTuple):
 
 
 @dataclass(frozen=True)
+class PriceSources:
+    """What prices come from, and how the nodes of services are paid for."""
+
+    stated: Mapping[str, float]  # USD for an hour of a whole device, by `config.prices.key_of`
+    measured: Mapping[str, float] = field(default_factory=dict)  # likewise
+    capacity_types: Mapping[ServiceName, str] = field(default_factory=dict)  # as `Pool.capacity_type`
+
+
+@dataclass(frozen=True)
 class Facts:
     """What is known of each service beside its history."""
 
@@ -31,50 +41,54 @@ class Facts:
     gpus: FloatColumn  # float64[W], of a replica
     assumed_gpus: BoolColumn  # bool[W], nothing tells: one is assumed
     usd_per_hour: FloatColumn  # float64[W], of a replica; NaN: unknown
-    reasons: tuple[str, ...]  # [W], why the price is unknown; "": it is known
+    reasons: tuple[str, ...]  # [W], why the price is unknown, or may be too high; "": it is known
+
+    def money(self, names: Sequence[ServiceName], usd: FloatColumn, counted: BoolColumn) -> Money:
+        """Add up what services cost. usd: float64[W]; NaN: no price. counted: bool[W], the services that are added."""
+        rows = zip(names, usd.tolist(), self.reasons, counted.tolist(), strict=True)
+        return Money.sum((str(name), Price(cost, why)) for name, cost, why, counts in rows if counts)
 
 
 def gather_facts(
     services: Sequence[ServiceName],
     devices: Mapping[ServiceName, Devices],
     fleet: Fleet | None,
-    stated: Mapping[str, float],
+    prices: PriceSources,
 ) -> Facts:
     """Return the facts.
 
     devices: of replicas, as seen in history. fleet: the workloads of the present moment, which tell of others; None:
-    none is known. stated: prices by product.
+    none is known.
     """
     by_name: dict[tuple[str, str], int] = {}
     for row, workload in enumerate(fleet.workloads if fleet is not None else ()):
         by_name.setdefault((workload.ref.namespace, name_in_pods(workload.ref.name)), row)
         by_name.setdefault((workload.ref.namespace, ""), row)  # a scrape job without pods
-    models, gpus, prices = [], [], []
+    models, gpus, costs = [], [], []
     for service in services:
         row = by_name.get((service.namespace, service.name), by_name.get((service.name, ""), -1))
         found = devices.get(service)
         hardware = _hardware(fleet, row) if found is None else Hardware(found.per_replica, found.pool)
         models.append(fleet.workloads[row].model if fleet is not None and row >= 0 else "")
         gpus.append(hardware.gpus)
-        prices.append(price(hardware, stated, {}))
+        costs.append(price(hardware, prices, prices.capacity_types.get(service, "")))
     known = np.array(gpus, dtype=np.float64)
     return Facts(
         model=tuple(models),
         gpus=np.where(np.isnan(known), 1.0, known),
         assumed_gpus=np.isnan(known),
-        usd_per_hour=np.array([each.usd for each in prices], dtype=np.float64),
-        reasons=tuple(each.why for each in prices),
+        usd_per_hour=np.array([each.usd for each in costs], dtype=np.float64),
+        reasons=tuple(each.why for each in costs),
     )
 
 
-def price(hardware: Hardware, stated: Mapping[str, float], measured: Mapping[str, float]) -> Price:
-    """Return the price of one replica per hour. The only place where a report looks a price up.
-
-    stated, measured: prices of whole devices, by `config.prices.key_of`.
-    """
+def price(hardware: Hardware, prices: PriceSources, capacity_type: str) -> Price:
+    """Return the price of one replica per hour. The only place where a report looks a price up."""
     if hardware.pool is None:
         return Price(math.nan, "no metric names its GPU: DCGM reports none for its pods")
-    return find_price(hardware.pool, stated, measured).of(1.0 if math.isnan(hardware.gpus) else hardware.gpus)
+    pool = hardware.pool._replace(capacity_type=capacity_type or hardware.pool.capacity_type)
+    found = find_price(pool, prices.stated, prices.measured)
+    return found.times(1.0 if math.isnan(hardware.gpus) else hardware.gpus)
 
 
 def _hardware(fleet: Fleet | None, row: int) -> Hardware:

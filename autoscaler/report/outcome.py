@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.model.money import UnitCosts
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
 from autoscaler.report.facts import Facts
@@ -22,6 +23,8 @@ class Outcome(Columns):
 
     gpu_hours: FloatColumn  # from the order of a replica until it ends
     usd: FloatColumn  # NaN: no price
+    usd_per_million_tokens: FloatColumn  # generated tokens; NaN: no price, or none was generated
+    usd_per_thousand_requests: FloatColumn  # NaN: no price, or no request
     requests: FloatColumn
     missed: FloatColumn  # requests
     attainment: FloatColumn  # 0..1, NaN: no request
@@ -50,11 +53,16 @@ def sum_up(course: Course, load: Load, profiles: Profiles, facts: Facts, spec: S
     steps_seen = np.maximum(seen.sum(axis=0), 1)
     worst_share, worst_s = _worst_hour(arrivals, missed, load)
     changes, flaps, starts = _count_changes(course.wanted, seen, profiles.cold_start_s, dt)
+    tokens = np.where(seen, load.output_tokens, 0.0).sum(axis=0, dtype=np.float64)
+    usd = replica_h * facts.usd_per_hour
+    costs = [UnitCosts.of(*each) for each in zip(usd.tolist(), tokens.tolist(), asked.tolist(), strict=True)]
     idle = np.maximum(ready - np.minimum(load.demand, ready), 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
         figures = Outcome(
             gpu_hours=replica_h * facts.gpus,
-            usd=replica_h * facts.usd_per_hour,
+            usd=usd,
+            usd_per_million_tokens=np.array([each.usd_per_million_tokens for each in costs], dtype=np.float64),
+            usd_per_thousand_requests=np.array([each.usd_per_thousand_requests for each in costs], dtype=np.float64),
             requests=asked,
             missed=lost,
             attainment=np.where(asked > 0, 1 - lost / asked, np.nan),

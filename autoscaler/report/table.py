@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from autoscaler.core.model.money import dollars
 from autoscaler.core.table.columns import IntColumn
 from autoscaler.lab.report.format import UNKNOWN, amount, count, printable, share
 from autoscaler.report.columns import ACTUAL
-from autoscaler.report.document import total
+from autoscaler.report.document import cost, total
 from autoscaler.report.report import Report
 from autoscaler.report.verdict import judge, judged_services, needed_gpu_hours, sentence
 
@@ -27,10 +28,6 @@ def print_report(report: Report, console: Console) -> None:
     console.print(_services(report))
     for note in report.notes:
         console.print(Text(printable(f"note: {note}")))
-
-
-def money(usd: float) -> str:
-    return UNKNOWN if math.isnan(usd) else f"${amount(usd)}"
 
 
 def duration(minutes: float) -> str:
@@ -58,20 +55,19 @@ def _totals(report: Report) -> Table:
         table.add_column(name, justify="right" if name else "left")
     for entry in report.entries:
         sums = {key: math.nan if value is None else value for key, value in total(entry.outcome).items()}
-        cost = money(sums["usd"]) if sums["usd"] or not sums["without_price"] else UNKNOWN
+        money = cost(report, entry)
         table.add_row(
             entry.course.title,
             amount(sums["gpu_hours"]),
-            cost + ("*" if sums["without_price"] and cost != UNKNOWN else ""),
+            (dollars(money.usd) if money.priced else UNKNOWN) + "*" * bool(money.unpriced or money.too_high),
             share(sums["attainment"]),
             duration(sums["breach_min"]),
             *(amount(sums[key]) for key in ("changes", "flaps", "cold_starts")),
             *(f"{amount(sums[key])} h" for key in ("loaded_h", "idle_h")),
         )
-    without = total(report.entry(ACTUAL).outcome)["without_price"]
-    if without:
-        table.caption = f"* without {count(without, 'service')} whose price is unknown"
-        table.caption_justify = "left"
+    was = cost(report, report.entry(ACTUAL))
+    if was.unpriced or was.too_high:
+        table.caption, table.caption_justify = Text(printable(f"* {was.say()}")), "left"
     return table
 
 

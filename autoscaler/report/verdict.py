@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.model.money import Money
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.lab.report.format import amount, count
 from autoscaler.report.columns import ACTUAL, CONSTANT, POLICY
@@ -25,8 +26,7 @@ class Verdict:
     generous: int  # ran on more than twice what their objective needs
     spare_gpu_hours: float  # of these, beyond what is needed
     gpu_hours: float  # of all judged services, as it was
-    spare_usd: float  # of `spare_gpu_hours`, where a price is known
-    unpriced: int  # generous services without a price, which `spare_usd` leaves out
+    spare: Money  # of `spare_gpu_hours`
     missing: int  # missed their objective
     lacking_gpu_hours: float  # that these would need in addition; 0: this policy needs no more for them
     attainment: float  # that most services are promised, 0..1
@@ -52,8 +52,7 @@ def judge(report: Report) -> Verdict:
         generous=int(generous.sum()),
         spare_gpu_hours=float(np.nansum(spare)),
         gpu_hours=float(np.nansum(np.where(judged, was.gpu_hours, 0.0))),
-        spare_usd=float(np.nansum(spare * rate)),
-        unpriced=int((generous & np.isnan(rate)).sum()),
+        spare=report.facts.money(report.services, spare * rate, generous),
         missing=int(misses.sum()),
         lacking_gpu_hours=float(np.nansum(lacking)),
         attainment=float(np.median(report.spec.attainment)) if len(report.services) else np.nan,
@@ -87,10 +86,7 @@ def sentence(verdict: Verdict) -> str:
     )
     if verdict.generous:
         said += f": {amount(verdict.spare_gpu_hours)} of {amount(verdict.gpu_hours)} GPU-hours"
-        if verdict.unpriced < verdict.generous:
-            said += f", about ${amount(verdict.spare_usd)} at list prices"
-        if verdict.unpriced:
-            said += f" ({count(verdict.unpriced, 'service')} without a price left out)"
+        said += f" ({verdict.spare.say()})"
     else:
         said += f", of {amount(verdict.gpu_hours)} GPU-hours in all"
     if verdict.missing:

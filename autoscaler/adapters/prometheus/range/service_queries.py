@@ -89,11 +89,11 @@ def service_queries(
     The value at a time is that of the step before it: the mean of a gauge, the growth of a counter. Raises Unavailable.
     """
     start_s, end_s = span_s
-    moments_s = _moments_s(span_s)
-    asked = reader.query(convention_query(spellings), start_s, end_s, moments_s)
+    step_s_of_labels = moments_s(span_s)
+    asked = reader.query(convention_query(spellings), start_s, end_s, step_s_of_labels)
     conventions = read_conventions({row["metric"].get(METRIC, ""): float(row["values"][:, 1].max()) for row in asked})
     table = engines_spelled(conventions.spellings)
-    present = _present_engines(reader, table.values(), start_s, end_s, moments_s)
+    present = _present_engines(reader, table.values(), start_s, end_s, step_s_of_labels)
     pairs = conventions.pod_labels
     pods: Identity = (*dict.fromkeys(label for pair in pairs for label in pair), "job", "exported_job", *CLUSTER_LABELS)
     queries: list[ServiceQuery] = []
@@ -127,7 +127,7 @@ def usual_scrape_s(reader: RangeReader, spellings: tuple[Spelling, ...], span_s:
     window_s = 600.0
     rows = [row for engine in ENGINES.values() for row in presence_rows(spelled(engine, spellings))]
     counts = or_join(Over("count_over_time", window_s).apply(text) for row in rows for text in selectors(row, row.name))
-    asked = reader.query(f"quantile(0.25, {counts})", *span_s, _moments_s(span_s))
+    asked = reader.query(f"quantile(0.25, {counts})", *span_s, moments_s(span_s))
     values = np.concatenate([row["values"][:, 1] for row in asked]) if asked else np.empty(0)
     return float(window_s / max(np.median(values), 1.0)) if len(values) else math.nan
 
@@ -148,7 +148,7 @@ def read_devices(reader: RangeReader, span_s: tuple[float, float]) -> dict[Servi
     grouped = with_group_label(devices_query(CLUSTER_LABELS), pod, POD_LABELS)
     labels = by(*group_labels(pod, POD_LABELS), *POOL)
     found: dict[ServiceName, tuple[float, Devices]] = {}
-    for row in reader.query(f"max {labels} ({grouped})", *span_s, _moments_s(span_s)):
+    for row in reader.query(f"max {labels} ({grouped})", *span_s, moments_s(span_s)):
         (at_s, count), name = row["values"][-1].tolist(), service_of(row["metric"])
         if name.name and 1 <= count <= MAX_DEVICES:
             found[name] = max(
@@ -220,11 +220,11 @@ def _engine_queries(
 def _bounds(reader: RangeReader, readings: Readings, span_s: tuple[float, float]) -> Bounds:
     """Return the bounds of a histogram in any part of the span."""
     start_s, end_s = span_s
-    rows: list[dict[str, Any]] = reader.query(bounds_query(readings, MAX_BOUNDS), start_s, end_s, _moments_s(span_s))
+    rows: list[dict[str, Any]] = reader.query(bounds_query(readings, MAX_BOUNDS), start_s, end_s, moments_s(span_s))
     labels = [msgspec.json.encode(row["metric"]) for row in rows]
     counts = np.array([row["values"][:, 1].max() for row in rows], dtype=np.float64)
     return read_bounds(Vector(end_s, labels, counts), readings[0].scale)
 
 
-def _moments_s(span_s: tuple[float, float]) -> float:
+def moments_s(span_s: tuple[float, float]) -> float:
     return max(math.ceil((span_s[1] - span_s[0]) / MOMENTS), 1.0)
