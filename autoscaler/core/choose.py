@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.measure.step_time import MIN_READINGS
-from autoscaler.core.model.types import Choice, Recommendation, Recommender, Signal, TickInput
+from autoscaler.core.model.types import Choice, Recommendation, Recommender, Signal, TickInput, Weighed
 from autoscaler.core.observe import load
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
@@ -32,11 +32,9 @@ PLANNER_DUE_S = (MIN_READINGS + 1) * UPDATE_INTERVAL_S
 FIRST_READINGS_S = 15.0
 """A replica is read twice within this many seconds of becoming ready."""
 
-WEIGHED = np.array([Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT])
-"""Signals that the planner has weighed already; ITL too, where the requests that met it are counted."""
-
-UNWEIGHED = np.array([Signal.REJECTIONS, Signal.SCHEDULE, Signal.WAKE])
-"""Signals that the planner never weighs."""
+WEIGHED, UNWEIGHED = (
+    np.array([signal for signal in Signal if signal.weighed is weighed]) for weighed in (Weighed.ALWAYS, Weighed.NEVER)
+)
 
 
 @dataclass(frozen=True)

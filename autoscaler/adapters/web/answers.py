@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Awaitable, Callable
 from importlib import resources
@@ -11,6 +12,8 @@ import msgspec
 from aiohttp import web
 
 from autoscaler.adapters.web.tick_values import MAX_TEXT
+from autoscaler.core.model.fleet import PendingClass
+from autoscaler.core.model.types import Recommender, Signal, Stage
 
 COMPRESS_FROM_BYTES = 4096
 HEADERS = {
@@ -83,9 +86,24 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers.setdefault(header, value)
 
 
-def static_file(name: str, content_type: str) -> Handler:
-    """Serve one file of the package from memory. A browser caches it but revalidates it each time."""
-    body = (resources.files(__package__) / "static" / name).read_bytes()
+def static_file(name: str) -> bytes:
+    """Return one file of the package."""
+    return (resources.files(__package__) / "static" / name).read_bytes()
+
+
+def names() -> bytes:
+    """Return the titles of what the page names, as a module."""
+    titles = {
+        "SIGNALS": {signal.published: signal.title for signal in Signal},
+        "RECOMMENDERS": {recommender.published: recommender.title for recommender in Recommender},
+        "STAGES": {stage.published: (stage.title, stage.effect) for stage in Stage},
+        "PENDING": {pending.published: pending.title for pending in PendingClass},
+    }
+    return "".join(f"export const {name} = {json.dumps(of)};\n" for name, of in titles.items()).encode()
+
+
+def from_memory(body: bytes, content_type: str) -> Handler:
+    """Serve this body. A browser caches it but revalidates it each time."""
 
     async def handler(request: web.Request) -> web.Response:
         response = web.Response(body=body, content_type=content_type, charset="utf-8")

@@ -29,7 +29,9 @@ from autoscaler.adapters.web.answers import (
     Handler,
     Query,
     add_headers,
+    from_memory,
     json_answer,
+    names,
     plain_errors,
     short,
     static_file,
@@ -188,8 +190,9 @@ class HttpServer:
         middlewares = [self._note_answering, self._plain_faults, plain_errors, self._bound]
         app = web.Application(middlewares=middlewares, client_max_size=1)
         app.on_response_prepare.append(add_headers)
+        app.router.add_get("/static/names.js", from_memory(names(), "text/javascript"))
         for path, (name, content_type) in FILES.items():
-            app.router.add_get(path, static_file(name, content_type))
+            app.router.add_get(path, from_memory(static_file(name), content_type))
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics_text)

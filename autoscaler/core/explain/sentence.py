@@ -121,7 +121,7 @@ def explain(
 def strongest_signal(decision: Decision, row: int) -> Signal | None:
     """Return the signal that recommends the most; None where none has an opinion."""
     recommended = decision.recommendations[:, row]
-    return Signal(int(np.nanargmax(recommended))) if not np.isnan(recommended).all() else None
+    return tuple(Signal)[np.nanargmax(recommended)] if not np.isnan(recommended).all() else None
 
 
 def binding_stages(decision: Decision) -> FloatColumn:

@@ -10,7 +10,7 @@ from autoscaler.core.explain import planner
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.chain import Link
-from autoscaler.core.model.types import Recommender, Signal
+from autoscaler.core.model.types import Recommender, Signal, Weighed
 from autoscaler.core.observe import draining
 from autoscaler.core.observe.standstill import chance_s
 from autoscaler.core.readings.rates import RATE_WINDOW_S
@@ -19,18 +19,14 @@ SURE = 0.5
 """Confidence below which a capacity is called assumed."""
 
 
-_OVERRULING = (Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT)
-"""Signals that speak in addition to the planner only while requests wait for too long."""
-
-
 def reason(signal: Signal, row: TickRow) -> str:
     """Word the recommendation of the strongest signal, and that it overrules the planner where it does."""
     return f"{_WORDS[signal](row)}{_overruled(signal, row)}"
 
 
 def _overruled(signal: Signal, row: TickRow) -> str:
-    if row.recommender is not Recommender.OVERRULED_BY_QUEUE or signal not in _OVERRULING:
-        return ""
+    if row.recommender is not Recommender.OVERRULED_BY_QUEUE or signal.weighed is not Weighed.ALWAYS:
+        return ""  # only the weighed signals need a late queue to speak beside the planner
     planned, wait_s = number(row.recommended(Signal.PLANNER)), row.observed("queue_wait_s")
     waits = f"requests wait up to {seconds(wait_s)}, longer than the {seconds(row.spec('max_wait_s'))} allowed"
     return f", over the planner's {planned}, because {waits}"

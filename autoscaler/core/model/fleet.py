@@ -230,10 +230,10 @@ class PendingClass(PublishedEnum):
     """Why a replica is not ready, by what follows from it."""
 
     STARTING = 0  # it will be ready after a cold start
-    NODE_COMING = 1  # likewise, after its node has been created
+    NODE_COMING = 1, "waiting for a node"  # likewise, after its node has been created
     QUEUED = 2  # its pod waits for admission by a queue, or for another controller that removes its scheduling gates
-    NO_ROOM = 3  # its pod waits for GPUs or other resources that pods hold
-    QUOTA = 4  # its pod is not created: a quota or an admission policy refuses it, or its controller does nothing
+    NO_ROOM = 3, "without room"  # its pod waits for GPUs or other resources that pods hold
+    QUOTA = 4, "refused or without pod"  # by a quota or an admission policy, or because its controller does nothing
     IMPOSSIBLE = 5  # the nodes that admit it cannot hold so many, even if they were empty
     CRASHING = 6  # its container crashes, or cannot be started, or its pods end before they are ready
     STUCK_STARTING = 7  # it has been starting for longer than any cold start, or no scheduler answers for its pod

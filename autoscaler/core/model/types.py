@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -20,30 +21,43 @@ from autoscaler.core.model.variants import Variants
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, TimestampColumn
 
 
-class Signal(PublishedEnum):
-    """Signals that recommend replicas; the rows of `Decision.recommendations`."""
+class Weighed(Enum):
+    """Whether the planner weighs a signal, so that the signal is left out where the planner speaks."""
 
-    CONCURRENCY = 0  # running and waiting requests, divided by the requests that a replica runs
-    PREFILL = 1  # prompt tokens per second, divided by those that a replica computes
-    DECODE = 2  # generated tokens per second, divided by those that a replica generates
-    KV_CACHE = 3  # KV-cache usage, relative to its target
-    TTFT = 4  # time to first token, relative to the objective
-    ITL = 5  # inter-token latency, relative to the objective
-    REJECTIONS = 6  # requests refused by an admission limit
-    SCHEDULE = 7  # a pre-warm window is open, or opens one cold start from now
-    WAKE = 8  # requests wait for a workload that has no awake replica
-    PLANNER = 9  # the sizing strategy that would have cost least within the error budget
+    ALWAYS = "always"
+    WHERE_COUNTED = "where counted"  # where the requests that met the objective are counted
+    NEVER = "never"
+    ITSELF = "itself"
+
+
+class Signal(PublishedEnum):
+    """Signals that recommend replicas, with their titles; the rows of `Decision.recommendations`."""
+
+    CONCURRENCY = 0, "Concurrency", Weighed.ALWAYS  # requests in flight, divided by those that a replica runs
+    PREFILL = 1, "Prefill rate", Weighed.ALWAYS  # prompt tokens per second, divided by those that a replica computes
+    DECODE = 2, "Decode rate", Weighed.ALWAYS  # generated tokens per second, divided by those that a replica generates
+    KV_CACHE = 3, "KV cache", Weighed.ALWAYS  # KV-cache usage, relative to its target
+    TTFT = 4, "TTFT", Weighed.ALWAYS  # time to first token, relative to the objective
+    ITL = 5, "ITL", Weighed.WHERE_COUNTED  # inter-token latency, relative to the objective
+    REJECTIONS = 6, "Rejections", Weighed.NEVER  # requests refused by an admission limit
+    SCHEDULE = 7, "Schedule", Weighed.NEVER  # a pre-warm window is open, or opens one cold start from now
+    WAKE = 8, "Wake-up", Weighed.NEVER  # requests wait for a workload that has no awake replica
+    PLANNER = 9, "Planner", Weighed.ITSELF  # the sizing strategy that would have cost least within the error budget
+
+    def __init__(self, value: int, title: str, weighed: Weighed) -> None:
+        super().__init__(value, title)
+        self.weighed = weighed
 
 
 class Recommender(PublishedEnum):
     """Origin of the count of a workload; the values of `Choice.recommender`."""
 
-    NO_POLICY = 0  # the workload has no valid policy: nothing is recommended
-    STATED = 1  # the reactive signals, against the capacity that the policy states
-    WARMING_UP = 2  # the planner is about to recommend: until then nothing but what it never weighs adds replicas
-    REACTIVE = 3  # the reactive signals, against learned capacity, while the planner has no recommendation
-    PLANNER = 4  # the planner, and the reactive signals that it does not weigh
-    OVERRULED_BY_QUEUE = 5  # the planner and all reactive signals: requests wait for longer than the policy allows
+    NO_POLICY = 0, "No policy"  # the workload has no valid policy: nothing is recommended
+    STATED = 1, "Stated"  # the reactive signals, against the capacity that the policy states
+    WARMING_UP = 2, "Warming up"  # the planner will soon recommend: until then only what it never weighs adds replicas
+    REACTIVE = 3, "Signals"  # the reactive signals, against learned capacity, while the planner has no recommendation
+    PLANNER = 4, "Planner"  # the planner, and the reactive signals that it does not weigh
+    OVERRULED_BY_QUEUE = 5, "Both"  # the planner and all reactive signals: requests wait longer than the policy allows
 
     @property
     def plans(self) -> bool:
@@ -54,21 +68,26 @@ class Recommender(PublishedEnum):
 class Stage(PublishedEnum):
     """Stages from demand to decision, the rows of `Decision.stages`. The stage that changes a count is its reason."""
 
-    DEMAND = 0  # the strongest signal
-    UNKNOWN = 1  # with missing or stale inputs never shrink; hold while the planner warms up
-    BURST = 2  # ignore a queue that ends before a new replica could serve
-    TOLERANCE = 3  # ignore small changes
-    STABILIZATION = 4  # change only as far as a whole window agrees
-    IDLE = 5  # scale to zero, and the wake-up from it
-    RATE_LIMIT = 6  # one step per period
-    BOUNDS = 7  # min and max of the policy and the operator
-    PAIR = 8  # the other side of a prefill and decode pair needs more replicas here
-    VARIANT = 9  # which workloads of a service carry its load at the lowest cost
-    EXCHANGE = 10  # replicas that will replace those of dearer variants
-    SLEEP = 11  # replicas that are kept asleep beside those that serve
-    ALLOCATION = 12  # GPUs that the pool allocates
-    PARTNER = 13  # the other side of a pair gets fewer replicas than it needs
-    OWNER = 14  # paused, or another owner sets the count
+    DEMAND = 0, "Recommendation", "as recommended"  # the strongest signal
+    UNKNOWN = 1, "Unknown load", "kept: load not known yet"  # missing or stale inputs, or the planner is awaited
+    BURST = 2, "Burst", "the queue drains in time"  # ignore a queue that ends before a new replica serves
+    TOLERANCE = 3, "Tolerance", "within tolerance"  # ignore small changes
+    STABILIZATION = 4, "Stabilization", "stabilizing"  # change only as far as a whole window agrees
+    IDLE = 5, "Idle", "one replica stays"  # scale to zero, and the wake-up from it
+    RATE_LIMIT = 6, "Rate limit", "rate limited"  # one step per period
+    BOUNDS = 7, "Bounds", "at min or max"  # min and max of the policy and the operator
+    PAIR = 8, "Pair", "needed by its pair"  # the other side of a prefill and decode pair needs more replicas here
+    VARIANT = 9, "Variants", "load shared among variants"  # which workloads of a service carry its load at least cost
+    EXCHANGE = 10, "Cheaper variants", "replaces dearer variants"  # replicas that will replace those of dearer variants
+    SLEEP = 11, "Kept asleep", "keeps some asleep"  # replicas that are kept asleep beside those that serve
+    ALLOCATION = 12, "Allocation", "limited by GPUs or nodes"  # GPUs that the pool allocates
+    PARTNER = 13, "Partner", "limited by its pair"  # the other side of a pair gets fewer replicas than it needs
+    OWNER = 14, "Owner", "count set elsewhere"  # paused, or another owner sets the count
+
+    def __init__(self, value: int, title: str, effect: str) -> None:
+        """effect: what it did to a count, in a few words."""
+        super().__init__(value, title)
+        self.effect = effect
 
 
 @dataclass(frozen=True)

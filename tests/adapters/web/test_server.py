@@ -19,7 +19,6 @@ from autoscaler.adapters.web.quotas import FIELDS as QUOTA_FIELDS
 from autoscaler.adapters.web.readiness import Readiness
 from autoscaler.adapters.web.server import MAX_ANSWERS, MAX_CONNECTIONS, HttpServer
 from autoscaler.adapters.web.table import FIELDS
-from autoscaler.adapters.web.tick_values import SIGNALS, STAGES
 from autoscaler.adapters.web.weights import FIELDS as WEIGHTS_FIELDS
 from autoscaler.config.settings import HttpSettings
 from autoscaler.core.model.fleet import NodeGroup, NodeGroups, Workload, WorkloadRef
@@ -501,12 +500,6 @@ async def test_page_references_only_served_files_and_no_inline_script(
                 assert response.status == 200
                 assert response.content_type == "text/javascript"
     assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son[a-z]+=", page)
-
-
-async def test_the_page_has_words_for_every_signal_and_stage(client: aiohttp.ClientSession) -> None:
-    async with client.get("/static/format.js") as response:
-        words = await response.text()
-    assert [name for name in (*SIGNALS, *STAGES) if f"\n  {name}: " not in words] == []
 
 
 async def test_node_groups_are_listed_with_what_is_not_known_as_null(daemon: Daemon) -> None:

@@ -1,27 +1,8 @@
 // Words and elements: how values read, and the one way text enters the page (as text, never as HTML).
 
+import { PENDING, RECOMMENDERS, SIGNALS, STAGES } from "./names.js";
+
 export const UNKNOWN = "–";
-
-const SIGNALS = {
-  concurrency: "Concurrency",
-  prefill: "Prefill rate",
-  decode: "Decode rate",
-  kv_cache: "KV cache",
-  ttft: "TTFT",
-  itl: "ITL",
-  rejections: "Rejections",
-  schedule: "Schedule",
-  wake: "Wake-up",
-};
-
-const RECOMMENDERS = {
-  no_policy: "No policy",
-  stated: "Stated",
-  warming_up: "Warming up",
-  reactive: "Signals",
-  planner: "Planner",
-  overruled_by_queue: "Both",
-};
 
 const INPUTS = {
   age_s: "Age of the oldest reading",
@@ -34,34 +15,8 @@ const INPUTS = {
   gpu_active: "Replicas with a busy GPU",
 };
 
-const STAGES = {
-  demand: ["Recommendation", "as recommended"],
-  unknown: ["Unknown load", "kept: load not known yet"],
-  burst: ["Burst", "the queue drains in time"],
-  tolerance: ["Tolerance", "within tolerance"],
-  stabilization: ["Stabilization", "stabilizing"],
-  idle: ["Idle", "one replica stays"],
-  bounds: ["Bounds", "at min or max"],
-  rate_limit: ["Rate limit", "rate limited"],
-  pair: ["Pair", "needed by its pair"],
-  variant: ["Variants", "load shared among variants"],
-  exchange: ["Cheaper variants", "replaces dearer variants"],
-  sleep: ["Kept asleep", "keeps some asleep"],
-  allocation: ["Allocation", "limited by GPUs or nodes"],
-  partner: ["Partner", "limited by its pair"],
-  owner: ["Owner", "count set elsewhere"],
-};
-
-/** Classes of replicas that are not ready. */
-const PENDING = {
-  node_coming: "waiting for a node",
-  no_room: "without room",
-  quota: "refused or without pod",
-  stuck_starting: "stuck starting",
-};
-
-export const signalName = (signal) => SIGNALS[signal] ?? words(signal);
-export const recommenderName = (recommender) => RECOMMENDERS[recommender] ?? words(recommender);
+export const signalName = (signal) => SIGNALS[signal];
+export const recommenderName = (recommender) => RECOMMENDERS[recommender];
 export const stageName = (stage) => STAGES[stage]?.[0] ?? words(stage);
 
 const INPUT_GROUPS = [
@@ -112,7 +67,7 @@ function boundText({ bound, wanted, demand }) {
 export const pendingClasses = (row) =>
   Object.entries(row.pending_by_class ?? {})
     .filter(([name]) => name !== "starting")
-    .map(([name, replicas]) => `${count(replicas)} ${PENDING[name] ?? name.replaceAll("_", " ")}`);
+    .map(([name, replicas]) => `${count(replicas)} ${PENDING[name]}`);
 
 export const words = (name) => name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ");
 
