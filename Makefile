@@ -66,7 +66,7 @@ site: .venv/installed-dev ## build the documentation with a search into build/si
 	.venv/bin/mkdocs build --quiet --strict -f tools/site/mkdocs.yml
 
 bench: .venv/installed-dev ## measure the README's numbers
-	@for script in tick whole_tick decode scrape keda keda_cost reaction queue_seen inventory quotas start state simulate webhook weights; do \
+	@for script in tick whole_tick scrape keda keda_cost reaction queue_seen inventory quotas start state simulate webhook weights; do \
 	  echo "$$script"; .venv/bin/python bench/micro/$$script.py --json; done
 
 image: .venv/installed-dev ## build the container image IMAGE; where no builder runs, check the Dockerfile

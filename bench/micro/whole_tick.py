@@ -3,8 +3,8 @@
     python bench/micro/whole_tick.py [--workloads 10000] [--ticks 9] [--period 5] [--json]
 
 The real loop (`daemon.loop.Loop`) runs over the real Prometheus source: queries (five of them for the objectives of the
-policies), decode, join, policies and schedule, observe, decide, explain changes. A server in another process (that of
-`decode.py`) answers over loopback. Each size runs in its own process, so that memory is separate.
+policies), decode, join, policies and schedule, observe, decide, explain changes. A server in another process
+(`answers.py`) answers over loopback. Each size runs in its own process, so that memory is separate.
 
 All figures are CPU seconds (user and system) of that process, medians over ticks after the first two, in which all
 series are new. Ticks come every five seconds, so that each evaluates the strategies of a sixth of the workloads:
@@ -44,7 +44,7 @@ from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.daemon.log import LogRecorder
 from autoscaler.daemon.loop import Loop, Parts
-from bench.micro import decode, fleets
+from bench.micro import answers, fleets
 from bench.micro.result import machine, show
 
 TARGET_CPU_S = 1.0
@@ -72,7 +72,7 @@ class Cluster:
 async def ticks(url: str, workloads: int, count: int, period_s: float) -> dict[str, float]:
     clock, book = SystemClock(), load()
     recorders = [Dashboard(explain), Metrics("bench"), Readiness(clock, 60.0), LogRecorder()]
-    settings = PrometheusSettings(url=url, timeout_s=60, rate_window_s=decode.WINDOW_S)
+    settings = PrometheusSettings(url=url, timeout_s=60, rate_window_s=answers.WINDOW_S)
     whole, shown, changed = [], [], []
     async with PrometheusSource(settings, clock) as source:
         loop = Loop(
@@ -89,16 +89,16 @@ async def ticks(url: str, workloads: int, count: int, period_s: float) -> dict[s
             deadline_s=120.0,
         )
         for _ in range(WARM_UP_TICKS + count):
-            due_s, began_s = clock.now_s() + period_s, decode.cpu_s()
+            due_s, began_s = clock.now_s() + period_s, answers.cpu_s()
             record = await loop.tick()
-            ticked_s = decode.cpu_s()
+            ticked_s = answers.cpu_s()
             for recorder in recorders:
                 recorder.record(record)
             (report,) = record.input.samples.reports
             if report.failed:
                 raise SystemExit(f"queries failed: {report.problems}")
             whole.append(ticked_s - began_s)
-            shown.append(decode.cpu_s() - ticked_s)
+            shown.append(answers.cpu_s() - ticked_s)
             changed.append(len(record.outcomes))
             await clock.sleep(max(due_s - clock.now_s(), 0.0))
     return {
@@ -128,7 +128,7 @@ def measure(workloads: int, count: int, period_s: float) -> dict[str, float]:
     context = multiprocessing.get_context("spawn")
     to_server, server_end = context.Pipe()
     to_daemon, daemon_end = context.Pipe()
-    server = context.Process(target=decode.serve, args=(workloads, server_end), daemon=True)
+    server = context.Process(target=answers.serve, args=(workloads, server_end), daemon=True)
     daemon = context.Process(target=run, args=(workloads, count, period_s, daemon_end), daemon=True)
     server.start()
     server_end.close()

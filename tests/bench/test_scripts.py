@@ -21,7 +21,6 @@ SMALLEST: dict[str, list[object]] = {
         *["--rates", 0.05, "--learned-hours", 2, "--zero-hours", 0.1],  # requests come from 8 h on
         *["--morning-hours", 1.02],  # and from 9 h on
     ],
-    "decode": ["--workloads", 40, "--ticks", 2],  # enough for some changes
     "intervals": ["recording", "--shapes", "step", "--cold-starts", 60, "--hours", 0.2],
     "inventory": ["--nodes", 4, "--pods", 30, "--events", 20],
     "keda": ["--workloads", 2, "--rounds", 1, "--seconds", 0.01],
@@ -42,7 +41,6 @@ SMALLEST: dict[str, list[object]] = {
     "shrinks": ["--services", 2, "--hours", 0.2, "--shrinks", 0],
     "savings": [],
     "simulate": ["--trace", TRACE_FILE],
-    "sizes": ["--sizes", 0.3, "--hours", 0.1],
     "start": ["--rounds", 1],
     "state": ["--workloads", 8],
     "tiers": ["--hours", 0.1, "--size", 0.5, "--seeds", 1],
