@@ -27,9 +27,9 @@ WORKERS = --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4
 BY_FILE = $(WORKERS) --dist loadfile --no-loadscope-reorder
 LAB = tests/lab tests/bench tests/sim/engine
 
-test-unit: .venv/installed-dev ## run the tests that need no server and no build, in two minutes
+test-unit: .venv/installed-dev ## run the quick tests, which need no server and no build, in a minute
 	@exec .venv/bin/pytest -m 'not integration and not keda and not slow and not long' --durations 5 \
-	  $(or $(TEST_ARGS),$(LAB:%=--ignore=%) $(WORKERS) --dist worksteal)
+	  $(or $(TEST_ARGS),$(LAB:%=--ignore=%) --numprocesses $$(nproc) --maxprocesses 4 --dist worksteal)
 
 test: .venv/installed-dev debian envtest helm versitygw ## run the tests of the product (TEST_ARGS="tests/core -k burst" for some)
 	@exec .venv/bin/pytest $(or $(TEST_ARGS),$(LAB:%=--ignore=%) $(BY_FILE))

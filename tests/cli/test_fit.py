@@ -9,10 +9,11 @@ import pytest
 
 from tests.cli.study import RECORDING, invoke
 
+pytestmark = pytest.mark.slow
+
 CACHED = "vllm:prompt_tokens_cached_total"
 
 
-@pytest.mark.slow
 def test_fitted_profile_can_be_simulated(trace: Path, tmp_path: Path) -> None:
     file = tmp_path / "tiny.json"
     result = invoke("simulate", "fit", RECORDING, "--out", file)

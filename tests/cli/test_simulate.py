@@ -13,6 +13,8 @@ from rich.console import Console
 from autoscaler.lab.report.progress_bar import ProgressBar
 from tests.cli.study import POLICY, PROFILE, invoke, write_trace
 
+pytestmark = pytest.mark.slow
+
 
 def test_simulate_prints_the_table_and_writes_json_and_page(trace: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "proof.json", tmp_path / "proof.html"
@@ -50,7 +52,6 @@ def test_the_same_seed_writes_the_same_bytes(trace: Path, tmp_path: Path) -> Non
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-@pytest.mark.slow
 def test_a_larger_scale_has_more_requests_and_costs_more(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "proof.json"
     written = []
@@ -75,7 +76,6 @@ def test_only_a_part_of_a_trace_is_run_and_told(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["duration_s"] == 60.0
 
 
-@pytest.mark.slow
 def test_requests_of_the_last_second_are_counted(tmp_path: Path) -> None:
     rows = [*(f"{at},100,10" for at in range(0, 600, 10)), *("600,100,10" for _ in range(40))]
     file, out = write_trace(tmp_path / "burst.csv", rows), tmp_path / "proof.json"
@@ -87,7 +87,6 @@ def test_requests_of_the_last_second_are_counted(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["policies"][0]["attainment"] > 0.9  # those to begin with are sized by them
 
 
-@pytest.mark.slow
 def test_page_is_written_when_defaults_were_best(trace: Path, tmp_path: Path) -> None:
     page = tmp_path / "proof.html"
     result = invoke("simulate", "--trace", trace, *PROFILE, "--learn", "5m", "--against", "knative-kpa", "--html", page)
@@ -131,7 +130,6 @@ def test_figures_count_from_where_it_was_learned_until(trace: Path, tmp_path: Pa
     assert "Judged by the first 6 min, the best was" in result.output
 
 
-@pytest.mark.slow
 def test_fresh_nodes_are_slower_and_told(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "proof.json"
     written = []
@@ -166,7 +164,6 @@ def test_links_that_begin_ahead_are_told(trace: Path) -> None:
     assert "a node that was empty for 10 min is removed" in said
 
 
-@pytest.mark.slow
 def test_weights_on_half_of_the_nodes_are_told(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "proof.json"
     options = ("--cold-start-uncached", "4m", "--weights-on", "0.5", "--start-replicas", 1, "--json", out)
@@ -212,7 +209,6 @@ def test_models_of_one_file_are_a_fleet(tmp_path: Path) -> None:
     assert "2 models, each with replicas of its own" in result.output
 
 
-@pytest.mark.slow
 def test_models_share_the_gpus_they_are_given(tmp_path: Path) -> None:
     rows = [f"{time_s:.3f},2000,20,m{number % 3}" for number, time_s in enumerate(np.arange(0.0, 300.0, 0.5))]
     file = write_trace(tmp_path / "fleet.csv", rows, "arrival_s,prompt_tokens,output_tokens,model")

@@ -16,6 +16,8 @@ from tests.core.fluid_queue import SERVICE_S, FluidQueue
 from tests.core.paired_engines import PairedEngines
 from tests.core.world import spec
 
+pytestmark = pytest.mark.slow
+
 BOOK = load(())
 
 
@@ -40,7 +42,6 @@ def enough(per_s: float, rules: Spec, slots: int = 16) -> int:
     return math.ceil(per_s * SERVICE_S / (slots * rules.target_usage[0]) - 1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "per_s"),
     [
@@ -64,7 +65,6 @@ def test_constant_load_settles_on_what_it_needs_and_stays_there(name, per_s):
     assert max(service.waits[len(service.waits) // 2 :]) == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("realtime", marks=pytest.mark.long), "interactive"])
 def test_a_step_is_followed_within_two_cold_starts(name):
     rules = shipped(name, concurrency=16.0)
@@ -91,7 +91,6 @@ def test_a_slow_ramp_is_followed_without_a_wait_and_only_upward():
     assert np.mean(np.array(service.waits) > rules.max_wait_s[0]) < 0.01
 
 
-@pytest.mark.slow
 def test_a_short_burst_is_queued_and_orders_nothing():
     """35 extra within five seconds, gone long before a replica could come.
 
@@ -110,7 +109,6 @@ def test_a_short_burst_is_queued_and_orders_nothing():
     assert max(count for _, count in after) <= math.ceil(before / rules.target_usage[0])
 
 
-@pytest.mark.slow
 def test_an_overload_that_lasts_is_no_burst():
     rules = spec(max_wait_s=5.0, concurrency=16.0, tolerance=0.1, target_usage=0.8)
     service = FluidQueue(rules, replicas=2)
@@ -131,7 +129,6 @@ def test_fleet_ends_at_the_floor_or_at_zero_when_load_ends():
     assert turns(rests.counts) == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["batch", "development"])
 def test_zero_is_left_at_the_next_tick_and_nobody_is_lost(name):
     service = FluidQueue(shipped(name), replicas=0, gateway=True)
@@ -179,7 +176,6 @@ def ramped() -> tuple[FluidQueue, Decision]:
     return service, service.run(lambda t: min(0.4 + t / 1000, 4.0), 4 * 3600)
 
 
-@pytest.mark.slow
 def test_planner_takes_over_and_settles_when_gaps_are_counted(ramped):
     service, decision = ramped
     assert decision.recommendations[Signal.PLANNER, 0] == decision.plan.replicas[0]
@@ -192,7 +188,6 @@ def test_planner_takes_over_and_settles_when_gaps_are_counted(ramped):
     assert max(service.waits) == 0
 
 
-@pytest.mark.slow
 def test_planner_drains_a_queue_within_five_cold_starts(ramped):
     service = deepcopy(ramped[0])
     before = len(service.waits)
@@ -207,7 +202,6 @@ def test_planner_drains_a_queue_within_five_cold_starts(ramped):
     assert decision.plan.missed_fraction[0] > 0.001
 
 
-@pytest.mark.slow
 def test_replicas_are_kept_when_no_engine_was_ever_idle():
     """Half of ten are busy from the start, so the speed of an idle engine is unknown."""
     service = with_gaps(10)
@@ -232,7 +226,6 @@ def test_planner_follows_a_wave_and_few_requests_wait():
     assert busy(9.6) <= counts.max() <= 2 * busy(9.6)
 
 
-@pytest.mark.slow
 def test_a_stated_capacity_stands_and_no_rule_overrides_it():
     service = FluidQueue(shipped("interactive", concurrency=16.0), replicas=3, every_s=15.0, idle_gap_s=0.01)
     decision = service.run(lambda _: 4.0, 3600)
@@ -246,7 +239,6 @@ def paired(**changes: float) -> Spec:
     return Spec(**{**vars(Spec(*rows)), **{field: np.full(2, float(value)) for field, value in changes.items()}})
 
 
-@pytest.mark.slow
 def test_each_side_of_a_pair_is_sized_by_its_own_work():
     """15 requests/s of 2,000 prompt tokens are 1.2 busy replicas of prefill; their answers are 0.4 of decode."""
     pair = PairedEngines(paired(), (4, 2), transfer_s=0.5)
@@ -288,7 +280,6 @@ def test_a_pair_follows_a_wave_within_its_ratio():
     assert len({prefill for prefill, _ in pair.counts}) > 1
 
 
-@pytest.mark.slow
 def test_a_pair_goes_to_zero_and_returns_as_one():
     pair = PairedEngines(paired(idle_after_s=300.0, max_decode_per_prefill=2.0), (1, 1), gateway=True)
     pair.run(lambda t: 2.0 if t < 600 else 0.0, 1800)

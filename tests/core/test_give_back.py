@@ -11,6 +11,8 @@ from tests.core.explain.stories import ExplainedStory
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import fleet, quotas, spec
 
+pytestmark = pytest.mark.slow
+
 EVERY_S, DRAIN_S, COLD_START_S = 5.0, 120.0, 60.0
 OWNER, BORROWER = 0, 1
 
@@ -128,7 +130,6 @@ def test_an_owner_gets_lent_gpus_after_one_drain(case):
     assert "come back" not in said(lending)[OWNER]
 
 
-@pytest.mark.slow
 def test_headroom_of_an_owner_takes_back_no_base_replica():
     """The owner wants headroom after a peak. The borrower needs twice what it owns, and gets it."""
     story = Serving(spec(2, priority=[9.0, 0.0], max_replicas=12.0, cold_start_s=60.0, **LEARNED))

@@ -16,6 +16,8 @@ from tests.core.explain.claims import check
 from tests.core.explain.stories import ExplainedStory
 from tests.core.world import fleet, observe_once, quotas, spec
 
+pytestmark = pytest.mark.slow
+
 NAN = math.nan
 SIDES = tuple(Workload(WorkloadRef("ns", f"m-{role}"), service="m", role=role) for role in (PREFILL, DECODE))
 PAIRS = Pairs(np.array([True, False]), np.array([False, True]), np.array([1, 0]))
@@ -233,7 +235,6 @@ def test_prompt_tokens_are_no_signal_for_decode():
     gpus=st.sampled_from([NAN, 0.0, 1.0, 3.0, 7.0, 30.0]),
     priority=st.sampled_from([[1.0, 1.0], [9.0, 1.0], [1.0, 9.0]]),
 )
-@pytest.mark.slow
 def test_no_side_is_alone_and_the_ratio_holds(ready, load, at_gateway, limits, idle_after_s, gpus, priority):
     rules = spec(
         2,

@@ -21,6 +21,8 @@ from autoscaler.core.table.columns import PER_STRATEGY_SET, TIMESTAMP, TRANSIENT
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, spec
 
+pytestmark = pytest.mark.slow
+
 DURATIONS = {
     "plan.idle_gap_s",
     "plan.output_token_s",
@@ -171,7 +173,6 @@ def busy_story(start_s: float) -> Story:
     return story
 
 
-@pytest.mark.slow
 def test_columns_that_move_with_the_clock_are_timestamps():
     shift_s = 201_600.0
     before, after = columns(busy_story(1000.0).memory), columns(busy_story(1000.0 + shift_s).memory)
@@ -211,7 +212,6 @@ def cluster(names: list[int], first_id: int = 7) -> Fleet:
 names = st.lists(st.integers(0, 20), unique=True, max_size=8)
 
 
-@pytest.mark.slow
 @given(names, names, st.integers(0, 2**32 - 1), st.floats(0, 40_000))
 def test_restore_gives_each_workload_its_own_columns(before, after, seed, away_s):
     saved = snapshot.take(filled(cluster(before, 2), seed), workloads(before), NOW_S, SAVED_S)
@@ -360,7 +360,6 @@ def test_idleness_before_a_restart_does_not_count():
     assert later.watch(fleet([1]), 30.0, running=0.0).replicas[0] == 0
 
 
-@pytest.mark.slow
 def test_planner_recommends_the_same_soon_after_a_restart():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.serve(cluster, 0.1, 900.0)
@@ -379,7 +378,6 @@ def test_planner_recommends_the_same_soon_after_a_restart():
     assert later.serve(cluster, 1.2, UPDATE_INTERVAL_S).plan.observed_s[0] > before.plan.observed_s[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{}, {"ttft_objective_s": 2.0}, {"itl_objective_s": 0.2}])
 def test_misses_are_forgotten_when_the_objective_changed(changed):
     story, cluster = Serving(spec(**LEARNED)), fleet([2])

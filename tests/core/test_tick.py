@@ -14,6 +14,8 @@ from autoscaler.core.tick import tick
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, samples, spec, world
 
+pytestmark = pytest.mark.slow
+
 NAN = math.nan
 
 
@@ -48,7 +50,6 @@ def test_growth_is_limited_per_period_and_goes_on_in_the_next():
     assert replicas(story.tick(fleet([2], [2]), running=90.0)) == 8
 
 
-@pytest.mark.slow
 def test_few_refusals_order_nothing_when_the_planner_speaks():
     """A trickle of refusals recommends a little more than the present count, whatever that is."""
     story, cluster = Serving(spec(tolerance=0.1, **LEARNED)), fleet([8])
@@ -61,9 +62,6 @@ def test_few_refusals_order_nothing_when_the_planner_speaks():
 
 
 # --- shrinking
-
-
-@pytest.mark.slow
 def test_signals_shrink_after_a_window_when_the_planner_stops():
     story, cluster = Serving(spec(down_stabilization_s=300.0, **LEARNED)), fleet([8])
     story.learn(cluster)
@@ -80,7 +78,6 @@ def test_signals_shrink_after_a_window_when_the_planner_stops():
     assert replicas(decision) < 8
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("floor", [1.0, 2.0])
 def test_an_idle_workload_goes_to_zero_from_any_floor(floor):
     rules = spec(min_replicas=floor, max_replicas=8.0, idle_after_s=600.0, **LEARNED)
@@ -116,7 +113,6 @@ def test_one_moment_of_load_in_the_window_keeps_what_it_needed():
 NIGHT = {"idle_after_s": 600.0, "down_stabilization_s": 60.0}
 
 
-@pytest.mark.slow
 def test_idle_goes_to_zero_one_request_wakes_it_at_the_next_tick():
     story = Story(spec(**NIGHT))
     story.watch(fleet([1]), 60, running=2.0)
@@ -143,7 +139,6 @@ def test_a_tier_that_grows_slowly_still_wakes_at_once():
     assert replicas(story.watch(fleet([0], [1]), 115, gateway_waiting=30.0)) == 1
 
 
-@pytest.mark.slow
 def test_requests_too_short_to_be_seen_running_keep_it_awake():
     story, done = Story(spec(**NIGHT)), 0.0
     for _ in range(400):
@@ -152,7 +147,6 @@ def test_requests_too_short_to_be_seen_running_keep_it_awake():
     assert replicas(decision) == 1
 
 
-@pytest.mark.slow
 def test_nothing_goes_to_zero_when_its_gateway_is_silent():
     story = Story(spec(**NIGHT))
     story.watch(fleet([1]), 60, running=2.0, gateway_waiting=0.0)
@@ -167,7 +161,6 @@ def test_nothing_goes_to_zero_when_its_gateway_is_silent():
     assert asleep.watch(fleet([0]), 60, gateway_arrivals_per_s=0.0).trusted[0]
 
 
-@pytest.mark.slow
 def test_a_gateway_keeps_nothing_awake_when_silent_for_a_day():
     story = Story(spec(**NIGHT))
     story.watch(fleet([1]), 60, running=2.0, gateway_waiting=0.0)
@@ -184,7 +177,6 @@ def test_a_gateway_keeps_nothing_awake_when_silent_for_a_day():
     assert replicas(decision) == 0
 
 
-@pytest.mark.slow
 def test_idle_time_begins_with_the_last_request():
     story, done = Story(spec(**NIGHT)), 0.0
     for _ in range(60):
@@ -195,7 +187,6 @@ def test_idle_time_begins_with_the_last_request():
     assert replicas(story.watch(fleet([1]), 10, **quiet)) == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "sign_of_work",
     [
@@ -223,13 +214,11 @@ def test_a_floor_above_one_is_left_for_zero_in_one_step():
     assert replicas(story.watch(fleet([3]), 70)) == 0
 
 
-@pytest.mark.slow
 def test_the_floor_stays_when_scale_to_zero_is_off():
     story = Story(spec(min_replicas=2.0, down_stabilization_s=60.0))
     assert replicas(story.watch(fleet([2]), 9000, 30)) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("idle_after_s", "left"), [(math.nan, [1, 1]), (7200.0, [0, 2])])
 def test_without_scale_to_zero_the_floor_is_no_equals_to_take(idle_after_s, left):
     """One rests, the other has work for two, and there are two GPUs."""
@@ -241,7 +230,6 @@ def test_without_scale_to_zero_the_floor_is_no_equals_to_take(idle_after_s, left
     assert decision.replicas.tolist() == left
 
 
-@pytest.mark.slow
 def test_a_workload_whose_pods_never_become_ready_is_held():
     story = Story(spec(**NIGHT))
     stuck = fleet([0], [2], pod_pending=np.full(2, PendingCause.UNSCHEDULABLE))
@@ -250,7 +238,6 @@ def test_a_workload_whose_pods_never_become_ready_is_held():
     assert decision.trusted[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("why", list(PendingCause))
 def test_an_unready_replica_is_removed_when_no_request_waits(why):
     """Woken by one request, whose client gave up: the gateway, which alone can know, says so.
@@ -267,7 +254,6 @@ def test_an_unready_replica_is_removed_when_no_request_waits(why):
     assert replicas(story.tick(stuck, gateway_waiting=1.0)) == 1
 
 
-@pytest.mark.slow
 def test_unready_replicas_stay_when_the_gateway_reports_arrivals():
     for front in ({"gateway_waiting": 0.0, "gateway_arrivals_per_s": 0.01}, {"gateway_arrivals_per_s": 0.0}, {}):
         story = Story(spec(**NIGHT))
@@ -289,7 +275,6 @@ def test_a_starting_replica_is_kept_for_one_cold_start():
     assert replicas(story.watch(starting, 60, **quiet)) == 0
 
 
-@pytest.mark.slow
 def test_a_replica_that_never_starts_keeps_nothing_awake():
     story = Story(spec(**NIGHT, min_replicas=0.0))
     story.watch(fleet([1]), 60, running=5.0)
@@ -412,7 +397,6 @@ def test_half_of_the_pods_may_grow_and_not_shrink_the_workload():
         assert replicas(decision) == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("window_s", [60.0, 300.0])
 def test_after_a_restart_nothing_shrinks_before_a_full_window(window_s):
     story = Story(spec(down_stabilization_s=window_s))
@@ -567,7 +551,6 @@ def test_a_pool_that_lost_a_node_cuts_the_lowest_priority():
     assert decision.replicas.tolist() == [2, 4]
 
 
-@pytest.mark.slow
 def test_gpus_held_in_reserve_go_to_who_has_the_work():
     """The first ranks higher. It needs as many again when its peak comes again, and then has them."""
     story = Serving(spec(2, priority=[1000.0, 10.0], max_replicas=9.0, cold_start_s=60.0, **LEARNED))
@@ -595,7 +578,6 @@ def test_a_shortened_window_keeps_the_counts_within_it():
     assert replicas(story.watch(fleet([4]), 120, running=1.0)) == 1
 
 
-@pytest.mark.slow
 def test_a_longer_window_holds_from_the_next_tick():
     story = Story(spec(down_stabilization_s=60.0))
     story.watch(fleet([4]), 600, running=10.0)
@@ -630,9 +612,6 @@ def test_two_replicas_become_one_only_when_one_suffices():
 
 
 # --- the same tick everywhere
-
-
-@pytest.mark.slow
 def test_replaying_recorded_inputs_decides_as_live_did():
     story, recorded, live = Story(spec(2, concurrency=NAN)), [], []
     for number in range(80):

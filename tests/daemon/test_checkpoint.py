@@ -17,7 +17,7 @@ from autoscaler.ports import Unavailable
 from tests.core.world import fleet, samples
 from tests.harness.in_memory import LoopClock, MemoryCluster, MemoryRecorder, MemorySamples, MemoryState
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime, pytest.mark.slow]
 
 BOOK = load(())
 
@@ -142,7 +142,6 @@ async def stand(changes, deadline_s):
     return []
 
 
-@pytest.mark.slow
 async def test_first_tick_uses_state_of_the_last_process():
     store = MemoryState()
     before = (await learned(store)).last.decision
@@ -170,7 +169,6 @@ async def test_manual_overrides_survive_a_restart():
     assert later.manual_overrides.overrides == (override,)
 
 
-@pytest.mark.slow
 async def test_no_count_drops_when_restarted():
     store = MemoryState()
     await learned(store)
@@ -196,7 +194,6 @@ async def test_state_is_saved_periodically_and_at_shutdown():
     assert process.saved == [first, store.saved.wall_s]
 
 
-@pytest.mark.slow
 async def test_old_state_is_kept_when_no_tick_succeeded():
     store = MemoryState()
     await learned(store)
@@ -208,7 +205,6 @@ async def test_old_state_is_kept_when_no_tick_succeeded():
     assert store.saved is before
 
 
-@pytest.mark.slow
 async def test_first_tick_waits_a_bounded_time_when_the_store_is_slow():
     store = MemoryState()
     before = (await learned(store)).last.decision
@@ -222,7 +218,6 @@ async def test_first_tick_waits_a_bounded_time_when_the_store_is_slow():
         assert later.last.decision.capacity.confidence[0] == before.capacity.confidence[0]
 
 
-@pytest.mark.slow
 async def test_state_is_not_overwritten_when_stopped_while_loading():
     store = MemoryState()
     await learned(store)
@@ -242,7 +237,6 @@ async def test_shutdown_is_prompt_when_the_store_hangs():
     assert asyncio.get_running_loop().time() - began_s < 10.0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("away_s", [MAX_AGE_S + 360.0, 30.0], ids=["old", "young"])
 async def test_state_is_ignored_with_a_warning_when_too_old(away_s: float):
     store = MemoryState()
@@ -257,7 +251,6 @@ async def test_state_is_ignored_with_a_warning_when_too_old(away_s: float):
     assert words == ([] if confident else ["it is 12.1 h old; allowed: at most 12 h"])
 
 
-@pytest.mark.slow
 async def test_restored_state_is_logged_once():
     store = MemoryState()
     await learned(store)
@@ -270,7 +263,6 @@ async def test_restored_state_is_logged_once():
     assert 40 <= line["age_s"] <= 46
 
 
-@pytest.mark.slow
 async def test_broken_store_is_logged_once_and_scaling_goes_on():
     store = Broken(Unavailable("state.npz: it ends early"))
     with structlog.testing.capture_logs() as logs:
@@ -296,7 +288,6 @@ async def test_only_saving_ends_when_the_store_raises():
     assert "state is no longer saved" in [line["event"] for line in logs]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("there", [False, True], ids=["no state", "state"])
 async def test_history_is_read_when_there_is_no_state(there: bool):
     history = MemoryState()

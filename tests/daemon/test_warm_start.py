@@ -23,6 +23,8 @@ from autoscaler.daemon.warm_start import DEADLINE_S, NOT_IN_HISTORY, SPAN_S, War
 from autoscaler.ports import Unavailable
 from tests.core.world import Story, fleet, no_schedule, quotas, spec
 
+pytestmark = pytest.mark.slow
+
 BOOK = load(())
 STEP_S = 60.0
 NOW_S = 300.0  # a machine that has been up for less than the span: the past is before zero
@@ -59,7 +61,6 @@ def learned(recent: RecentReadings, present: Fleet):
     return replay(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
 
 
-@pytest.mark.slow
 def test_replay_learns_what_live_ticks_would_have_learned():
     present = fleet([3], created_s=-20_000.0)
     recent = course(np.arange(3), present, **busy(60, 3))
@@ -93,7 +94,6 @@ def test_history_of_a_pair_is_learned_by_its_roles():
     assert snapshot.columns["offered_load.requests"][0] > 1000
 
 
-@pytest.mark.slow
 def test_brief_counter_drop_of_a_running_process_is_ignored():
     """One answer without counters: when they were back, all that they had ever counted counted as new."""
     present, load = fleet([2], created_s=-20_000.0), paced(120, 2)
@@ -108,7 +108,6 @@ def test_brief_counter_drop_of_a_running_process_is_ignored():
         np.testing.assert_allclose(stood.columns[place], fine.columns[place], rtol=0.05, err_msg=place)
 
 
-@pytest.mark.slow
 def test_values_missing_in_history_keep_their_present_state():
     """There are neither gateways nor GPUs in it: a gateway that fell silent since would be taken for none."""
     present = fleet([3], created_s=-20_000.0)
@@ -206,7 +205,6 @@ def paced(steps: int, pods: int) -> dict[str, np.ndarray]:
     return load | {"gaps": tokens, "gap_s": 0.03 * tokens, "ttft_met": 0.99 * requests}
 
 
-@pytest.mark.slow
 def test_recreated_pod_of_the_same_name_is_another_pod():
     # As a StatefulSet makes them: 100 minutes of one, 5 of none, then 15 of the one that is there.
     born_s = NOW_S - 20 * STEP_S
@@ -229,7 +227,6 @@ def test_recreated_pod_of_the_same_name_is_another_pod():
     assert together.columns["cold_start.mean_s"][0] == 290.0
 
 
-@pytest.mark.slow
 def test_pod_that_became_ready_again_served_before():
     served = fleet([2], created_s=-20_000.0)
     again = replace(served, pod_ready_s=np.full(2, NOW_S - 5 * STEP_S))

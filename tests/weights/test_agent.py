@@ -34,6 +34,8 @@ from autoscaler.weights.store import WeightStore
 from tests.harness.hub import FakeHub, safetensors, serving
 from tests.harness.process import eventually
 
+pytestmark = pytest.mark.slow
+
 HUB = parse("hf://org/model@main")
 TIMES = Times(
     settle_s=0.0,
@@ -206,7 +208,6 @@ async def test_model_that_a_pod_waits_for_overtakes_the_wishes(
     assert sum(hub.sent.values()) <= sum(map(len, hub.files.values())) + 2 * (64 << 10)
 
 
-@pytest.mark.slow
 async def test_one_failed_model_does_not_keep_the_others_out(
     tmp_path: Path, hub: FakeHub, models: Callable[..., ModelSource]
 ) -> None:
@@ -594,7 +595,6 @@ async def test_compile_caches_have_a_share_and_yield_to_models(
     assert (root / "compile" / "my-team" / "used").stat().st_mtime > 2000
 
 
-@pytest.mark.slow
 async def test_cache_that_an_engine_made_too_deep_is_removed(tmp_path: Path) -> None:
     """Tenants write caches; the recursion limit of Python is no limit of a file system."""
     root, node = tmp_path / "root", InMemoryNode()
@@ -624,7 +624,6 @@ async def test_plan_removes_nothing(tmp_path: Path) -> None:
     assert caches(root) == {"old"}
 
 
-@pytest.mark.slow
 async def test_agent_that_ends_leaves_no_work_behind(tmp_path: Path) -> None:
     """A thread that asks the disk must end before the lock that it asks about is closed."""
     told: list[str] = []
@@ -643,7 +642,6 @@ async def test_agent_that_ends_leaves_no_work_behind(tmp_path: Path) -> None:
     assert not told
 
 
-@pytest.mark.slow
 async def test_model_that_is_seen_while_it_is_published_is_counted(
     tmp_path: Path, models: Callable[..., ModelSource]
 ) -> None:

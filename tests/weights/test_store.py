@@ -27,6 +27,8 @@ from autoscaler.weights.problems import WeightsCause, WeightsError
 from autoscaler.weights.store import OWN, PARTS, PublishedModel, WeightStore
 from tests.harness.hub import COMMIT, FakeHub, git_sha1, safetensors, serving
 
+pytestmark = pytest.mark.slow
+
 SOURCE = "hf://org/model@main"
 RANGE = 64 << 10
 TRANSFER = Transfer(workers=4, range_bytes=RANGE)
@@ -66,7 +68,6 @@ assert len(found) == 16 and all(found)
 """
 
 
-@pytest.mark.slow
 def test_many_threads_may_read_a_record_first(tmp_path: Path, hub: FakeHub) -> None:
     """msgspec looks at a type when it first decodes one. Two threads that did so at once crashed the process."""
     asyncio.run(pull(tmp_path, hub))
@@ -91,7 +92,6 @@ async def test_model_of_a_hub_lands_in_the_layout_of_its_cache(tmp_path: Path, h
     assert not list((tmp_path / OWN / PARTS).iterdir())
 
 
-@pytest.mark.slow
 async def test_library_of_the_hub_finds_the_model_offline(tmp_path: Path, hub: FakeHub) -> None:
     await pull(tmp_path, hub)
     code = "import sys; from huggingface_hub import snapshot_download as find; print(find('org/model'))"
@@ -278,7 +278,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 async def test_killed_transfers_resume_and_publish_the_whole_model(tmp_path: Path, hub: FakeHub, seed: int) -> None:
     """Each process is killed at a random moment after its first bytes. No range is fetched more often than that."""

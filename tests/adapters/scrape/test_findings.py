@@ -20,6 +20,8 @@ from tests.harness.exposition import ExpositionServer
 from tests.harness.objectives import objectives
 from tests.harness.process import free_port
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = ScrapeSettings(timeout_s=10.0, window_s=10.0)
 
 

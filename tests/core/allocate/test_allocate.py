@@ -12,8 +12,9 @@ from autoscaler.core.model.variants import Variants
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, node_groups, quotas, spec
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_load_taken_over_from_a_variant_is_no_headroom():
     """The cheaper variant shares a pool with a workload of higher priority, and holds headroom there."""
     story = Serving(spec(3, priority=[10.0, 10.0, 1000.0], max_replicas=12.0, cold_start_s=60.0, **LEARNED))
@@ -30,7 +31,6 @@ def test_load_taken_over_from_a_variant_is_no_headroom():
     assert crowded.base_replicas.tolist() == [6, 2, 2]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pool_gpus", "kinds"),
     [
@@ -84,7 +84,6 @@ def test_a_pending_pod_of_a_rollout_moves_no_load():
     assert story.watch(rolled, 120, running=10.0).replicas.tolist() == [4, 2]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cheap_gpus", "quota", "settled"),
     [(8.0, 9.0, (6, 1)), (4.0, 9.0, (4, 2)), (8.0, 4.0, (4, 2))],
@@ -116,7 +115,6 @@ def test_a_dear_replica_is_replaced_when_it_has_overpaid(cheap_gpus, quota, sett
     assert any(exchanges) == (settled != (4, 2))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("obstacle", ["refused", "crashing", "queued", "no node"])
 def test_a_variant_whose_replicas_fail_is_tried_less_and_less_often(obstacle):
     """Fifty requests, ten for each replica. Of the cheap variant only one replica ever runs.

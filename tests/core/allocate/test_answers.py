@@ -15,6 +15,8 @@ from autoscaler.core.model.types import Decision
 from tests.core.world import Story, fleet, spec, world
 from tests.hpa import EXACT, SYNC_PERIOD_S, Direction, Hpa, Policy
 
+pytestmark = pytest.mark.slow
+
 TICK_S = 5.0
 GPUS = 8
 ONE_AT_A_TIME = Direction(0, (Policy("Pods", 1, 120.0),), tolerance=0)
@@ -108,7 +110,6 @@ def test_an_hpa_that_moves_step_by_step_follows():
     assert not any(plant.notes)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("shrink_s", "told"), [(300.0, False), (15.0, True)])
 def test_the_stabilization_window_of_the_hpa_is_awaited(shrink_s: float, told: bool):
     plant = Plant(chat=6, jobs=2, held=limits(shrink_s=shrink_s))
@@ -125,7 +126,6 @@ def test_a_tolerance_that_hides_the_answer_holds_its_replica():
     assert plant.notes[-1].startswith("KEDA's HPA has kept 7 replicas for ")
 
 
-@pytest.mark.slow
 def test_an_answer_on_the_other_side_of_the_count_begins_anew():
     plant = Plant(chat=4, jobs=1)
     plant.syncs = False
@@ -137,7 +137,6 @@ def test_an_answer_on_the_other_side_of_the_count_begins_anew():
     assert plant.notes[-1]
 
 
-@pytest.mark.slow
 def test_the_cooldown_before_zero_is_awaited():
     plant = Plant(chat=1, jobs=1, idle_after_s=60.0)
     plant.syncs = False
@@ -151,7 +150,6 @@ def test_the_cooldown_before_zero_is_awaited():
     assert first - 1000 >= 60 + 330 + 60
 
 
-@pytest.mark.slow
 def test_nothing_is_judged_without_an_hpa_or_while_something_else_owns_the_count():
     for columns in ({"hpa_limits": None}, {"paused": np.array([True, False])}, {"other_owner": ("HPA/x", "")}):
         seen = fleet([6, 1], **{"hpa_limits": limits(), **columns})

@@ -14,6 +14,8 @@ from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.world import fleet, spec, world
 
+pytestmark = pytest.mark.slow
+
 RULES = {"sleep_replicas": 2.0, "concurrency": 10.0, "down_stabilization_s": 60.0, "max_wait_s": 5.0}
 
 

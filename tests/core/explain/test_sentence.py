@@ -22,6 +22,8 @@ from tests.core.explain.stories import CASES, NAN, ExplainedServing, ExplainedSt
 from tests.core.serving import LEARNED
 from tests.core.world import fleet, samples, spec, world
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_problem_ends_the_sentence_when_a_policy_is_in_force():
     story = ExplainedStory(spec())
@@ -230,7 +232,6 @@ def test_nameless_zero_has_an_owner_unless_the_policy_goes_to_zero(goes_to_zero,
     assert (ends.other_owner, ends.foreign.owned_until_s[0]) == ((owner, ""), 60.0)
 
 
-@pytest.mark.slow
 def test_both_sides_are_named_when_headroom_is_guaranteed():
     """Without the guarantee the first has three of seven GPUs, and the second the four that its load needs."""
     story = headroom_story(guaranteed=0.3)
@@ -263,7 +264,6 @@ def test_a_silent_gateway_keeps_a_replica_when_zero_is_allowed(idle_after_s):
     assert f"; one replica stays, because {why} (metrics" in story.explain().sentence
 
 
-@pytest.mark.slow
 def test_the_end_of_stabilization_is_named():
     story = ExplainedStory(spec(down_stabilization_s=300.0))
     story.watch(fleet([8]), 600, running=10.0)
@@ -311,7 +311,6 @@ def peak(warming_up=False) -> Explanation:
     return story.explain()
 
 
-@pytest.mark.slow
 def test_a_held_peak_is_the_reason_when_the_load_needs_less():
     case = peak()
     assert case.wanted > 1
@@ -478,7 +477,6 @@ def test_the_planner_says_why_it_recommends_so_many(recommended, plan, why):
     assert f" busy replicas, {why}" in case.sentence
 
 
-@pytest.mark.slow
 def test_one_replica_is_recommended_in_the_singular():
     story = ExplainedServing(spec(cold_start_s=60.0, **LEARNED))
     story.learn(fleet([1]))
@@ -501,7 +499,6 @@ def test_signals_without_an_opinion_are_left_out_and_zero_is_one():
 wild = st.one_of(st.just(NAN), st.sampled_from([0.0, -1.0, 1e-9, 0.5, 1.0, 1e6, 1e18, np.inf, -np.inf]), st.floats())
 
 
-@pytest.mark.slow
 @given(st.data())
 def test_a_sentence_without_nan_comes_of_any_reading(data):
     cluster = fleet([2], [1], pod_pending=np.array([0, 0, data.draw(st.sampled_from(list(PendingCause)))]))

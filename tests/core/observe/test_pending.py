@@ -12,6 +12,8 @@ from autoscaler.core.observe import pending
 from tests.core.explain.stories import ExplainedStory
 from tests.core.world import Story, fleet, node_groups, spec
 
+pytestmark = pytest.mark.slow
+
 NAN = np.nan
 RANKS = {"priority": [900.0, 100.0], "down_stabilization_s": 10.0}
 
@@ -149,7 +151,6 @@ def test_crashing_replicas_keep_gpus_that_others_do_not_need():
     assert Story(spec(2, **RANKS)).watch(cluster, 300, **loads(cluster, 30, 10)).replicas.tolist() == [3, 1]
 
 
-@pytest.mark.slow
 def test_backoff_doubles_after_each_crash():
     """A crashed replica is removed and desired again. Without a backoff the other would lose replicas each minute."""
     crashing = two([1, 3], [2, 0], why=PendingCause.CRASH_LOOP, gpus=6.0)

@@ -11,6 +11,8 @@ from autoscaler.core.observe.gateways import GATEWAY_REMEMBERED_S, UNSERVED_S
 from tests.core.recordings import DATA, clients, columns, replay
 from tests.core.world import Story, fleet, observe_first, observe_once, spec
 
+pytestmark = pytest.mark.slow
+
 # --- which pods count
 
 
@@ -192,7 +194,6 @@ def test_tokens_per_request_are_nan_before_a_request_ended():
     assert np.isnan(decision.observation.output_tokens[0])
 
 
-@pytest.mark.slow
 def test_tokens_per_request_stay_after_an_idle_night():
     """Averaged rates approach zero without reaching it; then their ratio is not used."""
     story, tokens, ended = Story(spec()), 0.0, 0.0
@@ -215,7 +216,6 @@ def test_queue_wait_is_0_when_empty_and_nan_when_unknown():
     np.testing.assert_array_equal(found.queue_wait_s, [0, np.nan])
 
 
-@pytest.mark.slow
 def test_queue_wait_uses_the_rate_since_work_began():
     """27 waiting, 350 tokens/s and 100 tokens per request give 27 x 100 / 350 = 7.7 s, after any idle time."""
     story, cluster = Story(spec(concurrency=np.nan)), fleet([1])
@@ -295,7 +295,6 @@ def test_queue_wait_is_nan_when_its_pod_generates_nothing():
     assert np.isnan(found.observation.queue_wait_s[0])
 
 
-@pytest.mark.slow
 def test_queue_wait_is_nan_when_no_pod_serves_the_queue():
     load = lengths([(300, 2.0), (1200, 0.0)])
     assert load.output_tokens[0] == pytest.approx(300)
@@ -312,7 +311,6 @@ def predicted_waits():
     return {round(t): decision.observation for t, decision in replay("load", spec())}
 
 
-@pytest.mark.slow
 def test_queue_wait_predicts_the_wait_of_the_last_request():
     """The TTFT histogram shows 5 s when the last request is to wait 35 s."""
     observed = predicted_waits()
@@ -327,7 +325,6 @@ def test_queue_wait_predicts_the_wait_of_the_last_request():
     assert observed[40].queue_wait_s[0] == pytest.approx(longest, rel=0.2)
 
 
-@pytest.mark.slow
 def test_ttft_quantile_lags_behind_the_queue():
     observed = predicted_waits()
     assert observed[40].ttft_s[0] < 0.25 * observed[40].queue_wait_s[0]
@@ -336,14 +333,12 @@ def test_ttft_quantile_lags_behind_the_queue():
     assert observed[80].ttft_s[0] > 30
 
 
-@pytest.mark.slow
 def test_tokens_per_request_match_those_of_recorded_clients():
     observed = predicted_waits()
     truth = [client.tokens for client in clients("load") if client.t_s + client.e2e_s < 100]
     assert observed[100].output_tokens[0] == pytest.approx(sum(truth) / len(truth), rel=0.1)
 
 
-@pytest.mark.slow
 def test_queues_for_slots_and_for_the_cache_look_different():
     """A queue for slots leaves the cache low; a queue for the cache leaves slots empty."""
     slots = [d.observation for _, d in replay("load", spec()) if d.observation.waiting[0] >= 20]
@@ -355,7 +350,6 @@ def test_queues_for_slots_and_for_the_cache_look_different():
     assert max(o.preemptions_per_s[0] for o in cache) > 0.2  # only preemptions show the lost work
 
 
-@pytest.mark.slow
 def test_arrivals_match_the_recorded_run_without_a_counter():
     """Arrivals equal the ended requests plus the change of those in flight."""
     arrived, in_flight = 0.0, 0.0

@@ -23,6 +23,8 @@ from autoscaler.core.planner.scale_to_zero import (
 from autoscaler.core.readings.pod_deltas import MAX_INTERVAL_S
 from tests.core.world import Story, fleet, spec, world
 
+pytestmark = pytest.mark.slow
+
 TICK_S, COLD_START_S, WAKE_S = 10.0, 60.0, 15.0
 AUTO = {"idle_after_s": math.inf, "down_stabilization_s": 0.0}
 
@@ -100,9 +102,6 @@ def count_delayed(requests, timeout_s):
 
 
 # --- selection
-
-
-@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 5)), max_size=12))
 def test_delayed_requests_of_each_timeout_equal_a_plain_count(bursts):
     requests = [arrived for pause, burst in bursts for arrived in [0] * pause + [burst]]
@@ -118,7 +117,6 @@ def test_delayed_requests_of_each_timeout_equal_a_plain_count(bursts):
     assert (np.diff(workload.timeouts.delayed[:, 0]) <= 1e-9).all()  # a longer timeout never delays more requests
 
 
-@pytest.mark.slow
 def test_shortest_timeout_within_the_budget_is_selected():
     """Some 40 of 1,800 requests wait after each pause of 400 s, more than the budget allows for wake-ups."""
     workload = Workload()
@@ -153,7 +151,6 @@ def nights_at_zero(per_s, nights, seed=1):
     return in_vain, at_zero_s / 3600
 
 
-@pytest.mark.slow
 def test_nothing_goes_to_zero_for_less_than_a_cold_start_again_and_again():
     """A request every 16 s: ten gaps a night are longer than two minutes, and the next request comes soon."""
     in_vain, hours = nights_at_zero(1 / 24, nights=3)
@@ -161,7 +158,6 @@ def test_nothing_goes_to_zero_for_less_than_a_cold_start_again_and_again():
     assert hours < 0.2
 
 
-@pytest.mark.slow
 def test_a_pause_that_outlasts_the_debt_of_a_timeout_goes_to_zero():
     workload = Workload(attainment=0.9)
     workload.serve_with_pauses(3, pause_ticks=13)  # 10 s at zero each time, for a start of 60 s
@@ -175,7 +171,6 @@ def test_a_pause_that_outlasts_the_debt_of_a_timeout_goes_to_zero():
     assert workload.timeouts.unpaid_s[0, 0] == 0
 
 
-@pytest.mark.slow
 def test_wake_up_share_is_within_its_part_of_the_budget():
     workload = Workload(attainment=0.9)
     workload.serve_with_pauses(8)
@@ -211,7 +206,6 @@ def test_no_timeout_is_selected_without_a_gateway():
     assert math.isnan(workload.tick(5.0, gateway=np.nan).timeout_s[0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stated", [math.nan, 600.0])
 def test_no_timeout_is_selected_when_the_policy_is_not_auto(stated):
     workload = Workload(attainment=0.9, idle_after_s=stated)
@@ -220,7 +214,6 @@ def test_no_timeout_is_selected_when_the_policy_is_not_auto(stated):
     assert workload.wake_up_share == 0
 
 
-@pytest.mark.slow
 def test_no_timeout_is_selected_before_the_first_request():
     workload = Workload()
     workload.serve([0.0] * 10_000)
@@ -361,7 +354,6 @@ def rest(story, served, minutes, **gateway):
     return decision
 
 
-@pytest.mark.slow
 def test_workload_goes_to_zero_when_the_budget_allows_it():
     story = Story(spec(**AUTO, attainment=0.9))
     served = serve_sparsely(story, 2)
@@ -371,7 +363,6 @@ def test_workload_goes_to_zero_when_the_budget_allows_it():
     assert decision.idle_after_s[0] == TIMEOUTS_S[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("attainment", "gateway"), [(0.9999, {"gateway_waiting": 0.0}), (0.9, {})])
 def test_workload_stays_without_budget_or_gateway(attainment, gateway):
     story = Story(spec(**AUTO, attainment=attainment))
@@ -381,7 +372,6 @@ def test_workload_stays_without_budget_or_gateway(attainment, gateway):
     assert math.isnan(decision.idle_after_s[0])
 
 
-@pytest.mark.slow
 def test_workload_stays_when_only_leaving_pods_hold_requests():
     """A node is drained: the pod still generates three answers, and its successor has no work yet."""
     leaving = fleet([2], replicas=[1], pod_terminating=np.array([True, False]))
@@ -410,7 +400,6 @@ def test_pod_that_reports_again_adds_no_requests():
     assert 250 < timeouts.observed_s[0] < 350  # of 600 s, the time in which all pods reported
 
 
-@pytest.mark.slow
 def test_gateway_that_reports_again_adds_no_requests():
     """It holds 40 requests all the time, and reports for two minutes of every four."""
     story, two = Story(spec(**AUTO)), fleet([2])
@@ -420,7 +409,6 @@ def test_gateway_that_reports_again_adds_no_requests():
     assert story.memory.planner.idle_timeouts.requests[0] == 0
 
 
-@pytest.mark.slow
 def test_workload_is_not_quiet_while_its_gateway_is_silent():
     story, none = Story(spec(**AUTO, min_replicas=0.0)), fleet([0], replicas=[0])
 

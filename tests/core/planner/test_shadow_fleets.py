@@ -14,6 +14,8 @@ from tests.core.measure.counted_work import count, read
 from tests.core.planner.interval_stats import NAN, make_silent_stats, make_stats, run, update
 from tests.core.planner.plain_shadow_fleet import PlainShadowFleet
 
+pytestmark = pytest.mark.slow
+
 HOUR = int(3600 / UPDATE_INTERVAL_S)  # updates
 
 
@@ -23,7 +25,6 @@ def misses(**columns):
     return run(half_hour * 6, cold_start_s=240.0, **columns).shadow.missed[:, 0]
 
 
-@pytest.mark.slow
 def test_sleeping_replicas_serve_a_rise_that_is_shorter_than_a_start():
     without, asleep = misses(), misses(kept_asleep=4.0, wake_s=15.0)
     few, slow = misses(kept_asleep=1.0, wake_s=15.0), misses(kept_asleep=4.0, wake_s=240.0)
@@ -45,7 +46,6 @@ def requested_by_count(state):
     return dict(zip(CONSTANT_COUNTS, requested, strict=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cold_start_s", "slots", "kept_asleep", "wake_s"),
     [
@@ -93,7 +93,6 @@ def test_shadow_fleets_equal_their_plain_versions(cold_start_s, slots, kept_asle
         assert state.shadow.backlog[fleet.strategy, 0] == pytest.approx(fleet.backlog, rel=1e-3, abs=1e-2)
 
 
-@pytest.mark.slow
 def test_replicas_are_ready_one_cold_start_after_the_request():
     fast, slow = (run([2.0] * 300 + [8.0] * 8, cold_start_s=cold_start_s) for cold_start_s in (30.0, 240.0))
     assert (slow.shadow.missed >= 0.999 * fast.shadow.missed).all()
@@ -149,7 +148,6 @@ def test_queue_is_forgotten_and_nothing_counted_after_a_gap():
     np.testing.assert_array_equal(after.shadow.missed, before.shadow.missed)
 
 
-@pytest.mark.slow
 def test_fewer_requests_are_late_when_batches_take_in_a_surge():
     """Demand exceeds the capacity for half a minute now and then. A replica runs eight requests at once."""
     surges = [2.0] * 250 + ([2.0] * 9 + [3.1]) * 12
@@ -160,7 +158,6 @@ def test_fewer_requests_are_late_when_batches_take_in_a_surge():
     assert (within <= without).all()
 
 
-@pytest.mark.slow
 def test_constant_count_stays_the_same_when_load_falls():
     """Demand of 4 replicas, then of 0.1. While demand is 4, counts below 5 request what the load needs."""
     by_day = run([4.0] * (2 * HOUR), replicas=4.0)

@@ -21,6 +21,8 @@ from tests.core.planner.planned import decide_after_learning, plan_of
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import fleet, spec, world
 
+pytestmark = pytest.mark.slow
+
 NAN = math.nan
 
 
@@ -84,7 +86,6 @@ def scrape_every(seconds, with_neighbour):
     return has_opinion, decision.plan.observed_s[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [45, pytest.param(60, marks=pytest.mark.long)])
 def test_scrapes_of_a_neighbour_change_nothing(seconds):
     (alone, alone_s), (beside, beside_s) = (scrape_every(seconds, neighbour) for neighbour in (False, True))
@@ -93,7 +94,6 @@ def test_scrapes_of_a_neighbour_change_nothing(seconds):
     assert beside_s == alone_s
 
 
-@pytest.mark.slow
 def test_planner_keeps_its_opinion_through_a_gap_in_readings():
     story, cluster = Serving(spec(max_input_age_s=120.0, **LEARNED)), fleet([2])
     story.learn(cluster)
@@ -107,7 +107,6 @@ def test_planner_keeps_its_opinion_through_a_gap_in_readings():
     assert after.demand[0] == pytest.approx(before.demand[0], rel=0.05)
 
 
-@pytest.mark.slow
 def test_late_queue_is_judged_with_every_reading_but_not_learned():
     """Five clients in a second join a load of 1.0. Until the next turn, each reading raises what is recommended."""
     story, cluster = Serving(spec(**LEARNED, max_wait_s=2.0)), fleet([2])
@@ -140,7 +139,6 @@ def test_plan_stays_between_two_updates():
     assert len(plans) <= 2
 
 
-@pytest.mark.slow
 def test_workload_that_joins_changes_no_other():
     alone, joined = Serving(spec(**LEARNED)), Serving(spec(**LEARNED))
     one = fleet([2])
@@ -156,7 +154,6 @@ def test_workload_that_joins_changes_no_other():
     assert plan_of(decision, 1)["demand"] == pytest.approx(2.0, rel=0.05)
 
 
-@pytest.mark.slow
 def test_late_queue_of_a_neighbour_changes_nothing():
     """Both workloads have the same turns. The first has a queue, so each tick judges it."""
     memories = []
@@ -177,9 +174,6 @@ def test_late_queue_of_a_neighbour_changes_nothing():
 
 
 # --- what is recommended
-
-
-@pytest.mark.slow
 def test_planner_replaces_reactive_signals_when_it_has_learned():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     early = story.serve(cluster, 1.0, UPDATE_INTERVAL_S)
@@ -190,7 +184,6 @@ def test_planner_replaces_reactive_signals_when_it_has_learned():
     assert np.isnan(late.recommendations[Signal.CONCURRENCY, 0])
 
 
-@pytest.mark.slow
 def test_maximum_wait_stands_in_for_a_missing_objective():
     neither = decide_after_learning(spec(**LEARNED, ttft_objective_s=NAN, max_wait_s=NAN), fleet([2]), 1.0)
     assert np.isnan(neither.plan.replicas[0])
@@ -200,14 +193,12 @@ def test_maximum_wait_stands_in_for_a_missing_objective():
     assert wait.recommendations[Signal.PLANNER, 0] >= 1
 
 
-@pytest.mark.slow
 def test_no_signal_has_an_opinion_without_a_policy():
     decision = decide_after_learning(spec(**dict.fromkeys(vars(spec()), NAN)), fleet([2]), 1.0)
     assert np.isnan(decision.recommendations[:, 0]).all()
     assert decision.replicas[0] == 2
 
 
-@pytest.mark.slow
 def test_plan_stays_within_floor_and_ceiling():
     assert decide_after_learning(spec(**LEARNED, min_replicas=3.0), fleet([4]), 0.2).plan.replicas[0] == 3
     assert decide_after_learning(spec(**LEARNED, max_replicas=2.0), fleet([2]), 1.8).plan.replicas[0] == 2
@@ -231,7 +222,6 @@ def delay_requests(story, share):
     story.memory = replace(story.memory, planner=replace(planner, idle_timeouts=timeouts))
 
 
-@pytest.mark.slow
 def test_strategies_may_not_spend_the_budget_of_wake_ups():
     policy, cluster = spec(**LEARNED, idle_after_s=math.inf, attainment=0.9), fleet([2])
     without, with_wake_ups = Serving(policy), Serving(policy)
@@ -277,7 +267,6 @@ def test_leaving_pod_counts_while_its_replica_is_missing():
     assert counted_pods(story) == [0, 1, 2]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("paused", "fewer"), [(False, True), (True, False)])
 def test_replicas_kept_asleep_serve_rises_in_the_shadow_fleets(paused, fewer):
     """A rise lasts two cold starts. A paused workload keeps none asleep."""
@@ -291,7 +280,6 @@ def test_replicas_kept_asleep_serve_rises_in_the_shadow_fleets(paused, fewer):
     assert bool(missed(sleep_replicas=3.0) < missed()) is fewer
 
 
-@pytest.mark.slow
 def test_sleeping_engines_do_not_count():
     """Two engines serve. The plan is the same with two sleeping engines beside them."""
     asleep = np.array([0.0, 0.0, 1.0, 1.0])
@@ -300,7 +288,6 @@ def test_sleeping_engines_do_not_count():
     assert plan_of(four) == pytest.approx(plan_of(two), nan_ok=True)
 
 
-@pytest.mark.slow
 def test_restart_of_a_pod_does_not_change_demand():
     story, cluster = Serving(spec(**LEARNED)), fleet([4])
     story.serve(cluster, 0.1, 600.0)
@@ -320,7 +307,6 @@ def story_of_two_pods():
     return story
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moment_s", [5.0, 10.0, 15.0, 20.0, 25.0])
 def test_pod_that_becomes_ready_does_not_raise_demand(moment_s: float):
     """Two pods serve a demand of 1.6. A third becomes ready within an interval, and has less than a third of it."""
@@ -344,7 +330,6 @@ NEW = ("gap_s", "gaps", "ttft_met", "itl_judged", "itl_met")
 ABSURD = (NAN, 0.0, -1.0, 1e-320, 7.0, 1e9, 1e15, 1e300, math.inf, -math.inf)
 
 
-@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
 def test_absurd_counters_stay_with_their_workload_and_in_bounds(seed):
     """Warnings are errors in these tests."""
@@ -370,7 +355,6 @@ def test_absurd_counters_stay_with_their_workload_and_in_bounds(seed):
     assert expected.recommendations[Signal.PLANNER, 0] >= 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("jump", [1e6, -1e6])
 def test_no_request_is_late_when_an_objective_changes(jump):
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
@@ -395,7 +379,6 @@ def arrays(value):
             yield from arrays(getattr(value, field.name))
 
 
-@pytest.mark.slow
 def test_tick_is_deterministic_and_changes_no_input():
     story, cluster = Serving(spec(3, **LEARNED)), fleet([2, 3, 1])
     story.serve(cluster, 0.5, 1200.0)
@@ -421,7 +404,6 @@ def story_of_eight_pods():
     return story
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("gap_s", [60.0, 300.0, 3600.0])
 def test_time_without_a_policy_is_not_charged_to_strategies(gap_s):
     """The ceiling is unknown as well, so a shadow fleet of one replica would have had all the load."""

@@ -9,6 +9,8 @@ from autoscaler.core.reactive.capacity import CONFIDENT_AFTER_S, LEARNING_WINDOW
 from tests.core.recordings import replay
 from tests.core.world import Story, fleet, intervals, spec
 
+pytestmark = pytest.mark.slow
+
 NAN = math.nan
 
 
@@ -110,7 +112,6 @@ def test_token_rate_is_trusted_after_minutes_of_full_replicas():
     assert known["decode_tokens_per_s"] == pytest.approx(500, rel=0.01)  # of each of the two
 
 
-@pytest.mark.slow
 def test_a_best_rate_is_taken_at_once_and_given_up_slowly():
     engine = Engine()
     engine.run(CONFIDENT_AFTER_S + 60, running=4, waiting=30)
@@ -121,7 +122,6 @@ def test_a_best_rate_is_taken_at_once_and_given_up_slowly():
     assert 550 < slower < 750
 
 
-@pytest.mark.slow
 def test_an_engine_that_hangs_teaches_no_token_rate():
     engine = Engine()
     before = engine.run(CONFIDENT_AFTER_S + 60, running=4, waiting=30)["decode_tokens_per_s"]
@@ -161,7 +161,6 @@ def test_stated_slots_bound_nothing_when_a_pod_runs_more_requests():
     assert engine.run(5, running=48)["concurrency"] == 48
 
 
-@pytest.mark.slow
 def test_learned_capacity_is_between_one_request_and_the_slots():
     assert Engine(itl_objective_s=0.001).run(1200, running=3, itl_s=5.0)["concurrency"] == 1
     assert Engine().run(60, running=48, max_running=40.0)["concurrency"] == 40
@@ -186,7 +185,6 @@ class Uneven:
         return {name: column[0] for name, column in vars(decision.capacity).items()}
 
 
-@pytest.mark.slow
 def test_only_a_full_pod_teaches_how_many_fill_one():
     known = Uneven().run(600, running=np.array([8.0, 2.0]), waiting=np.array([30.0, 0.0]))
     assert known["concurrency"] == pytest.approx(8, rel=0.01)
@@ -200,7 +198,6 @@ def test_a_full_pod_teaches_when_many_idle_ones_stand_beside_it():
     assert known["concurrency"] == pytest.approx(8, rel=0.01)
 
 
-@pytest.mark.slow
 def test_a_slow_batch_is_that_of_the_pod_that_writes():
     """Gaps are those of the pod that runs 40; an idle one beside it has no part in them."""
     known = Uneven(itl_objective_s=0.1).run(900, running=np.array([40.0, 10.0]), itl_s=np.array([0.15, 0.05]))

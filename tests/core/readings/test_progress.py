@@ -19,6 +19,8 @@ from autoscaler.core.readings.progress import REPLACEMENT_S, STUCK_S, UNTRUSTED_
 from autoscaler.core.tick import tick
 from tests.core.world import Story, fleet, samples, spec, world
 
+pytestmark = pytest.mark.slow
+
 NAN = math.nan
 EVERY_S = 15.0
 LEARNED = {
@@ -105,7 +107,6 @@ def single() -> Service:
     return deepcopy(_single())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("waiting", [0.0, 3.0, 15.0])
 def test_fleet_never_grows_when_all_its_gauges_stand_still(waiting):
     service = served()
@@ -125,7 +126,6 @@ def test_nothing_shrinks_when_a_pod_may_compute_a_long_prompt():
     assert "may compute a long prompt" in service.explained().sentence
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("grows_per_s", [0.0, 0.5])
 def test_one_replica_is_ordered_when_one_pod_hangs(grows_per_s):
     service = served()
@@ -143,7 +143,6 @@ def test_sentence_counts_stuck_pods_and_their_requests():
     assert f"{reporting} have made no progress on 72 requests for 90 s (stuck, or stale metrics)" in sentence
 
 
-@pytest.mark.slow
 def test_a_hung_single_pod_is_replaced_for_a_while_only():
     service = single()
     assert service.replicas == 1
@@ -157,7 +156,6 @@ def test_a_hung_single_pod_is_replaced_for_a_while_only():
     assert service.replicas == 1
 
 
-@pytest.mark.slow
 def test_replacement_stays_when_it_is_used():
     service = single()
     service.run(1.5 * REPLACEMENT_S, per_s=0.2, stuck=1)
@@ -202,7 +200,6 @@ def test_arrivals_do_not_jump_when_pods_get_stuck_or_move_again():
     assert service.story.memory.workloads.observe.arrivals.per_s[0] == pytest.approx(per_s, rel=0.15)
 
 
-@pytest.mark.slow
 def test_engines_that_do_not_tell_gaps_are_not_called_stuck():
     service = Service(2)
     service.run(600, per_s=1.0, counts_gaps=False)
@@ -211,7 +208,6 @@ def test_engines_that_do_not_tell_gaps_are_not_called_stuck():
     assert service.run(1200, stuck=2, counts_gaps=False).observation.stuck[0] == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("silent", ["generation_tokens"])
 def test_engines_without_token_counters_become_stuck_late(silent):
     service = Service(2)
@@ -220,7 +216,6 @@ def test_engines_without_token_counters_become_stuck_late(silent):
     assert service.run(600, stuck=2, counts_gaps=False, **{silent: NAN}).observation.stuck[0] == 2
 
 
-@pytest.mark.slow
 def test_engines_that_count_nothing_are_never_called_stuck():
     service = Service(2)
     nothing = dict.fromkeys(progress.PROGRESS_COUNTERS, NAN)
@@ -255,7 +250,6 @@ def test_sleeping_engines_are_not_stuck():
     assert service.run(600, stuck=2, asleep=1.0).observation.stuck[0] == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("counter", ["prompt_tokens", "first_tokens", "finished", "rejections", "gaps", "steps"])
 def test_any_counter_that_moves_is_progress(counter):
     service = Service(2)
@@ -274,7 +268,6 @@ def _beside(queue: float, service: Service) -> dict[str, Any]:
     return {"waiting": np.where(first, queue, 0.0), "kv_usage": np.where(first, 0.99, 0.3)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("grows_per_s", [0.0, 0.6])
 def test_the_fleet_comes_back_down_when_one_rank_of_a_pod_hangs(grows_per_s):
     service = served()
@@ -288,7 +281,6 @@ def test_the_fleet_comes_back_down_when_one_rank_of_a_pod_hangs(grows_per_s):
     assert service.decision.observation.running[0] > 90  # running requests count
 
 
-@pytest.mark.slow
 def test_a_queue_counts_when_others_have_one_or_when_it_shrinks():
     service = served()
     for step in range(60):
@@ -298,7 +290,6 @@ def test_a_queue_counts_when_others_have_one_or_when_it_shrinks():
         assert service.run(EVERY_S, **_beside(300.0 - 4 * step, service)).observation.queue_outliers[0] == 0
 
 
-@pytest.mark.slow
 def test_the_queue_of_a_single_pod_is_never_apart():
     service = single()
     for step in range(60):
@@ -307,9 +298,6 @@ def test_the_queue_of_a_single_pod_is_never_apart():
 
 
 # --- the queue of a gateway
-
-
-@pytest.mark.slow
 def test_gateway_queue_adds_one_replica_when_all_are_stuck():
     service = served()
     before, service.counts = service.replicas, []
@@ -318,7 +306,6 @@ def test_gateway_queue_adds_one_replica_when_all_are_stuck():
     assert service.counts[-1] <= 2
 
 
-@pytest.mark.slow
 def test_unused_replacement_of_a_stuck_pod_is_given_up():
     """A replacement gets two cold starts of 180 s and two minutes, but at most half an hour."""
     service = served()
@@ -329,7 +316,6 @@ def test_unused_replacement_of_a_stuck_pod_is_given_up():
     assert service.counts[-1] <= 2
 
 
-@pytest.mark.slow
 def test_gateway_queue_is_ignored_when_idle_engines_get_nothing():
     service = Service(2)
     service.run(1200, per_s=1.0, gateway_waiting=0.0)
@@ -341,7 +327,6 @@ def test_gateway_queue_is_ignored_when_idle_engines_get_nothing():
     assert service.counts[-1] <= 2
 
 
-@pytest.mark.slow
 def test_queue_at_the_gateway_counts_when_engines_work():
     service = Service(2)
     service.run(1200, per_s=1.0, gateway_waiting=0.0)

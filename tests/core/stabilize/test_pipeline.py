@@ -7,6 +7,8 @@ import pytest
 
 from tests.core.world import Story, fleet, spec
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_lasts_follows_the_load_over_about_one_cold_start():
     story, cluster = Story(spec(cold_start_s=120.0, concurrency=10.0)), fleet([4], pod_ready_s=np.full(4, np.nan))

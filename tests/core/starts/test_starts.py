@@ -15,6 +15,8 @@ from autoscaler.core.starts.starts import REQUESTED_NODE_S
 from autoscaler.core.state import Memory
 from tests.core.world import Story, fleet, spec
 
+pytestmark = pytest.mark.slow
+
 FIXED, GROWS = 0, 1
 SOURCE, SIZE = "hf://org/model@main", 60e9
 

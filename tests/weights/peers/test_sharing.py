@@ -25,6 +25,8 @@ from tests.harness.certificates import Certificates
 from tests.harness.hub import FakeHub, safetensors, serving
 from tests.weights.test_store import SOURCE, contents
 
+pytestmark = pytest.mark.slow
+
 TRANSFER = Transfer(workers=4, range_bytes=64 << 10)
 PATIENCE = WaitLimits(settle_s=0.2, refresh_s=0.1, silence_s=1.0, await_s=1.0, idle_s=2.0, base_s=2.0)
 LONG = WaitLimits(refresh_s=0.1)
@@ -100,7 +102,6 @@ def size(hub: FakeHub) -> int:
     return sum(map(len, hub.files.values()))
 
 
-@pytest.mark.slow
 async def test_ten_agents_that_start_at_once_fetch_at_most_two_copies(
     tmp_path: Path, hub: FakeHub, token: Path, stack: AsyncExitStack
 ) -> None:
@@ -144,7 +145,6 @@ async def test_agent_that_dies_is_replaced_by_the_source(
     assert contents((await second).path) == hub.files
 
 
-@pytest.mark.slow
 async def test_agents_of_one_authority_share_over_tls(
     tmp_path: Path, hub: FakeHub, token: Path, stack: AsyncExitStack, certificates: Certificates
 ) -> None:
@@ -238,7 +238,6 @@ def claiming(hub: FakeHub, restarts: bool):  # type: ignore[no-untyped-def]
     return answer
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [

@@ -25,6 +25,8 @@ from tests.harness.exposition import Answer
 from tests.harness.objectives import objectives
 from tests.harness.process import free_port
 
+pytestmark = pytest.mark.slow
+
 NAN = np.nan
 TRITON = fleet_of({"llm/a": ["a-0", "a-1"], "llm/b": ["b-0"]}, engine="triton")
 SLOTS = 'request_type="max"'  # occurs in the query for what the engine sets at its start
