@@ -8,7 +8,6 @@ import pytest
 from autoscaler.core.model.fleet import Obstacles, PendingCause
 from tests.core.explain import claims
 from tests.core.explain.stories import ExplainedStory
-from tests.core.serving import LEARNED, Serving
 from tests.core.world import fleet, quotas, spec
 
 pytestmark = pytest.mark.slow
@@ -128,17 +127,3 @@ def test_an_owner_gets_lent_gpus_after_one_drain(case):
     lending.run([8.0, 10.0], 2 * COLD_START_S)
     assert lending.ready == [8, 4]
     assert "come back" not in said(lending)[OWNER]
-
-
-def test_headroom_of_an_owner_takes_back_no_base_replica():
-    """The owner wants headroom after a peak. The borrower needs twice what it owns, and gets it."""
-    story = Serving(spec(2, priority=[9.0, 0.0], max_replicas=12.0, cold_start_s=60.0, **LEARNED))
-    small, peak, now = (fleet(ready, quotas=(COHORT,)) for ready in ([2, 2], [7, 5], [2, 8]))
-    story.learn(small)
-    story.serve(peak, np.array([6.5, 1.0]), 120)
-    story.serve(small, np.array([1.0, 1.0]), 60)
-    story.serve(now, np.array([1.0, 4.0]), 120)
-    decision = story.serve(now, np.array([1.0, 5.5]), 180)
-    assert decision.plan.base_replicas.tolist() == [3, 7]
-    assert decision.plan.replicas.tolist() == [9, 11]
-    assert decision.replicas.tolist() == [5, 7]

@@ -9,10 +9,9 @@ import pytest
 from autoscaler.core.model.fleet import HpaLimits, PendingCause
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import Signal, Stage
-from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.serving import LEARNED, Serving
-from tests.core.world import Story, fleet, samples, spec, world
+from tests.core.world import Story, fleet, spec, world
 
 pytestmark = pytest.mark.slow
 
@@ -40,14 +39,6 @@ def test_unread_ready_replicas_order_no_others():
     unread = np.array([story.now_s + 5] * 4 + [NAN] * 4)
     decision = story.tick(fleet([8], pod_ready_s=ready_s), 5, running=18.0, time_s=unread)
     assert replicas(decision) == 8
-
-
-def test_growth_is_limited_per_period_and_goes_on_in_the_next():
-    story = Story(spec(up_step_fraction=1.0, up_period_s=30.0))
-    assert replicas(story.tick(fleet([2]), running=90.0)) == 4
-    assert replicas(story.tick(fleet([2], [2]), running=90.0)) == 4
-    story.watch(fleet([2], [2]), 30, running=90.0)
-    assert replicas(story.tick(fleet([2], [2]), running=90.0)) == 8
 
 
 def test_few_refusals_order_nothing_when_the_planner_speaks():
@@ -89,15 +80,6 @@ def test_an_idle_workload_goes_to_zero_from_any_floor(floor):
     assert replicas(decision) == 0
 
 
-def test_fleet_shrinks_in_steps_after_the_window_when_load_ends():
-    story = Story(spec(down_stabilization_s=60.0, down_step_fraction=0.25, down_period_s=60.0))
-    story.watch(fleet([8]), 120, running=10.0)
-    assert replicas(story.watch(fleet([8]), 55, running=1.0)) == 8
-    assert replicas(story.watch(fleet([8]), 15, running=1.0)) == 6
-    assert replicas(story.watch(fleet([6]), 55, running=1.0)) == 6
-    assert replicas(story.watch(fleet([6]), 10, running=1.0)) == 5  # a quarter of 6 is one
-
-
 def test_one_moment_of_load_in_the_window_keeps_what_it_needed():
     story = Story(spec(down_stabilization_s=60.0))
     story.watch(fleet([5]), 120, running=10.0)
@@ -130,13 +112,6 @@ def test_so_few_requests_at_the_gateway_as_wake_it_keep_it_awake():
     story, trickle = Story(spec(idle_after_s=60.0)), {"gateway_waiting": 0.0, "gateway_arrivals_per_s": 1 / 1200}
     assert replicas(story.tick(fleet([0]), **trickle)) == 1
     assert replicas(story.watch(fleet([1]), 600, **trickle)) == 1
-
-
-def test_a_tier_that_grows_slowly_still_wakes_at_once():
-    story = Story(spec(**NIGHT, up_stabilization_s=120.0, up_step_fraction=0.5, up_period_s=60.0))
-    story.watch(fleet([0]), 300, gateway_waiting=0.0)
-    assert replicas(story.tick(fleet([0]), gateway_waiting=30.0)) == 1
-    assert replicas(story.watch(fleet([0], [1]), 115, gateway_waiting=30.0)) == 1
 
 
 def test_requests_too_short_to_be_seen_running_keep_it_awake():
@@ -205,18 +180,6 @@ def test_any_sign_of_work_keeps_it_awake(sign_of_work):
     else:
         decision = story.watch(fleet([1]), 2000, 15, **sign_of_work)
     assert replicas(decision) == 1
-
-
-def test_a_floor_above_one_is_left_for_zero_in_one_step():
-    story = Story(spec(**NIGHT, min_replicas=3.0, down_step_replicas=1.0, down_period_s=60.0))
-    story.watch(fleet([4]), 60, running=5.0)
-    assert replicas(story.watch(fleet([4]), 600)) == 3
-    assert replicas(story.watch(fleet([3]), 70)) == 0
-
-
-def test_the_floor_stays_when_scale_to_zero_is_off():
-    story = Story(spec(min_replicas=2.0, down_stabilization_s=60.0))
-    assert replicas(story.watch(fleet([2]), 9000, 30)) == 2
 
 
 @pytest.mark.parametrize(("idle_after_s", "left"), [(math.nan, [1, 1]), (7200.0, [0, 2])])
@@ -375,18 +338,6 @@ def test_one_slow_scrape_does_not_start_the_watch_anew():
     assert replicas(story.watch(fleet([4]), 35, running=1.0)) == 1
 
 
-def test_silence_of_the_cluster_holds_though_metrics_arrive():
-    story, cluster = Story(spec(down_stabilization_s=60.0)), fleet([4])
-    story.watch(cluster, 300, running=10.0)
-    stale_s = story.now_s
-    for _ in range(60):
-        story.now_s += 5
-        inp = world(story.now_s, cluster, story.spec, running=1.0)
-        inp = replace(inp, fleet=replace(inp.fleet, time_s=stale_s))
-        decision, story.memory = tick(inp, story.memory)
-    assert (replicas(decision), decision.trusted[0]) == (4, False)
-
-
 def test_half_of_the_pods_may_grow_and_not_shrink_the_workload():
     story = Story(spec(down_stabilization_s=60.0))
     half = np.array([True, True, False, False])
@@ -395,15 +346,6 @@ def test_half_of_the_pods_may_grow_and_not_shrink_the_workload():
             heard = np.where(half, story.now_s + 5, NAN)
             decision = story.tick(fleet([4]), 5, running=load, time_s=heard)
         assert replicas(decision) == expected
-
-
-@pytest.mark.parametrize("window_s", [60.0, 300.0])
-def test_after_a_restart_nothing_shrinks_before_a_full_window(window_s):
-    story = Story(spec(down_stabilization_s=window_s))
-    story.watch(fleet([4]), 1000, running=10.0)
-    story.memory = Memory.empty()
-    assert replicas(story.watch(fleet([4]), window_s, running=1.0)) == 4
-    assert replicas(story.watch(fleet([4]), 10 + window_s / 15, running=1.0)) == 1
 
 
 def test_after_a_restart_growth_is_immediate():
@@ -494,13 +436,6 @@ def test_when_gpus_are_short_priority_decides_and_floors_hold():
     assert decision.replicas.tolist() == [1, 6, 2]
 
 
-def test_what_a_paused_workload_holds_is_not_given_away():
-    rules = spec(2, priority=[10.0, 1000.0])
-    cluster = fleet([6, 2], pool_gpus=np.array([9.0]), paused=np.array([True, False]))
-    decision = Story(rules).tick(cluster, running=np.where(cluster.pod_workload == 0, 0.0, 40.0))
-    assert decision.replicas.tolist() == [6, 3]
-
-
 @pytest.mark.parametrize(
     "theirs", [{"paused": np.array([False, True])}, {"other_owner": ("", "HorizontalPodAutoscaler/b")}]
 )
@@ -519,19 +454,6 @@ def test_foreign_pods_that_wait_for_gpus_take_no_replica():
     assert Story(spec(2)).watch(cluster, for_s=300.0, running=busy).replicas.tolist() == [6, 9]
 
 
-def test_what_a_paused_workload_wants_is_not_kept_for_it():
-    rules = spec(2, priority=[1000.0, 10.0])
-    cluster = fleet([2, 2], pool_gpus=np.array([9.0]), paused=np.array([True, False]))
-    assert Story(rules).tick(cluster, running=40.0).replicas.tolist() == [2, 7]
-
-
-def test_a_silent_workload_keeps_its_replicas_in_a_short_pool():
-    rules = spec(2, priority=[10.0, 1000.0])
-    cluster = fleet([5, 2], pool_gpus=np.array([8.0]))
-    silent = np.where(cluster.pod_workload == 0, NAN, 1005.0)
-    assert Story(rules).tick(cluster, running=40.0, time_s=silent).replicas.tolist() == [5, 3]
-
-
 def test_a_silent_workload_takes_no_replica_when_a_node_is_lost():
     """Four of six replicas wait for GPUs and one is silent: no other workload gives up a serving replica for them."""
     cluster = fleet([2, 2], [4, 0], pool_gpus=np.array([4.0]))
@@ -542,13 +464,6 @@ def test_a_silent_workload_takes_no_replica_when_a_node_is_lost():
     decision = story.watch(cluster, 120, running=deaf)
     assert decision.trusted.tolist() == [False, True]
     assert decision.replicas.tolist() == [6, 2]
-
-
-def test_a_pool_that_lost_a_node_cuts_the_lowest_priority():
-    story = Story(spec(2, priority=[10.0, 1000.0]))
-    assert story.watch(fleet([4, 4], pool_gpus=np.array([8.0])), 60, running=10.0).replicas.tolist() == [4, 4]
-    decision = story.tick(fleet([4, 4], pool_gpus=np.array([6.0])), running=10.0)
-    assert decision.replicas.tolist() == [2, 4]
 
 
 def test_gpus_held_in_reserve_go_to_who_has_the_work():
@@ -599,11 +514,6 @@ def test_new_bounds_hold_at_the_next_tick_whatever_limits_steps():
 # --- small counts
 
 
-@pytest.mark.parametrize(("running", "expected"), [(10.5, 1), (11.0, 1), (11.5, 2)])
-def test_tolerance_is_relative_to_the_count(running, expected):
-    assert replicas(Story(spec(tolerance=0.1)).tick(fleet([1]), running=running)) == expected
-
-
 def test_two_replicas_become_one_only_when_one_suffices():
     story = Story(spec(tolerance=0.1, down_stabilization_s=10.0))
     assert replicas(story.watch(fleet([2]), 60, running=5.2)) == 2
@@ -612,32 +522,8 @@ def test_two_replicas_become_one_only_when_one_suffices():
 
 
 # --- the same tick everywhere
-def test_replaying_recorded_inputs_decides_as_live_did():
-    story, recorded, live = Story(spec(2, concurrency=NAN)), [], []
-    for number in range(80):
-        story.now_s += 5
-        ready = 2 + number // 40
-        cluster = replace(fleet([ready, 1]), time_s=story.now_s)
-        reading = samples(
-            cluster, story.now_s, running=float(number % 17), waiting=float(number % 5 * 3), finished=number
-        )
-        recorded.append(replace(world(story.now_s, cluster, story.spec), samples=reading))
-        decision, story.memory = tick(recorded[-1], story.memory)
-        live.append(decision)
-    memory = Memory.empty()
-    for inp, before in zip(recorded, live, strict=True):
-        decision, memory = tick(inp, memory)
-        np.testing.assert_array_equal(decision.stages, before.stages)
-        np.testing.assert_array_equal(decision.replicas, before.replicas)
 
 
 def test_an_empty_cluster_is_decided_on():
     decision = Story(spec(0)).tick(fleet([]))
     assert decision.replicas.shape == (0,)
-
-
-def test_stabilization_does_not_put_off_a_stated_idle_time():
-    story = Story(spec(idle_after_s=60.0, down_stabilization_s=300.0))
-    story.watch(fleet([3]), 320, running=9.0, gateway_waiting=0.0)
-    assert replicas(story.watch(fleet([3]), 50, gateway_waiting=0.0)) == 3
-    assert replicas(story.watch(fleet([3]), 15, gateway_waiting=0.0)) == 0
