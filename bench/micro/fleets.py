@@ -32,6 +32,7 @@ SPEC = {
     "headroom_share": np.nan,
     "min_replicas": 1.0,
     "max_replicas": 32.0,
+    "on_demand_floor": np.nan,
     "max_wait_s": 2.0,
     "up_step_fraction": 1.0,
     "up_step_replicas": 4.0,
