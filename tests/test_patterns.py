@@ -15,6 +15,7 @@ import pytest
 import autoscaler
 from autoscaler.adapters.scrape.exposition import _finder
 from autoscaler.catalog.devices import DEVICES
+from autoscaler.catalog.model_shapes import _SHAPES
 from autoscaler.config.annotations import MODEL
 from autoscaler.config.values import Pattern, namespace_pattern
 from tests.patterns import SEARCHES, problems
@@ -38,6 +39,16 @@ BUILT: Mapping[str, Callable[[], Iterable[str | bytes]]] = {
     ],
     "autoscaler.adapters.kubernetes.pods.command_line._model": lambda: [MODEL.expression],
     "autoscaler.adapters.scrape.exposition._finder": lambda: [_finder(frozenset({b"a_b", b"a_c", b"a"})).pattern],
+    "autoscaler.catalog.model_shapes.find_shape": lambda: (rf"{names}(?![\d.])" for names in _SHAPES),
+    "autoscaler.config.preflight.patterns.compiled": lambda: [
+        r"embedder-[a-z0-9]+-[a-z0-9]{5}"  # those of others are limited to two loops and to short texts
+    ],
+    "autoscaler.config.preflight.workloads.pod_pattern": lambda: [
+        rf"{ESCAPED}-kserve(-[a-z0-9]+){{1,3}}",
+        rf"{ESCAPED}(-\d+)+",
+        rf"{ESCAPED}-.*",
+        rf"{ESCAPED}-[a-z0-9]{{1,10}}-[a-z0-9]{{5}}",
+    ],
     "autoscaler.adapters.prometheus.owners.pod_name_patterns": lambda: [r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"],
 }
 """Patterns that functions build while they run, by function."""

@@ -13,6 +13,7 @@ from autoscaler.cli.demo import demo
 from autoscaler.cli.dry_run import dry_run
 from autoscaler.cli.explain import explain
 from autoscaler.cli.keda_stand_in import keda_stand_in
+from autoscaler.cli.preflight import preflight
 from autoscaler.cli.replay import replay
 from autoscaler.cli.report import report
 from autoscaler.cli.run import run
@@ -31,5 +32,5 @@ def main() -> None:
     """
 
 
-for command in (run, dry_run, report, demo, explain, check, simulate, replay, weights, webhook, keda_stand_in):
+for command in (run, dry_run, report, demo, explain, check, preflight, simulate, replay, weights, webhook, keda_stand_in):
     main.add_command(command)

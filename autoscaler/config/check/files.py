@@ -68,7 +68,7 @@ def check(
     findings: list[Finding] = []
     documents: list[Document] = []
     for path in paths:
-        found, faults = _read(path, most_bytes)
+        found, faults = read_manifests(path, most_bytes)
         if not faults and all(_kind(document) == _UNKNOWN for document in found):
             faults.append(Finding(_name(path), 0, "", "nothing to check", allowed="YAML documents with a kind"))
         documents.extend(found)
@@ -103,7 +103,7 @@ def check(
     return Checked(tuple(findings), checked, skipped)
 
 
-def _read(path: Path, most_bytes: int) -> tuple[list[Document], list[Finding]]:
+def read_manifests(path: Path, most_bytes: int = MAX_MANIFEST_BYTES) -> tuple[list[Document], list[Finding]]:
     """Read a file, a folder with subfolders, or standard input; report policies that the daemon would refuse."""
     documents: list[Document] = []
     findings: list[Finding] = []

@@ -10,9 +10,10 @@ import asyncio
 import os
 from http import HTTPStatus
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import aiohttp
+import msgspec
 from yarl import URL
 
 from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
@@ -26,6 +27,7 @@ from autoscaler.adapters.prometheus.decode import (
 )
 from autoscaler.adapters.prometheus.managed_backends import advice
 from autoscaler.adapters.prometheus.promql.matchers import add_matchers
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.ports import Clock
 
@@ -39,6 +41,13 @@ BUSY = (
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 )
+
+
+Data = TypeVar("Data")
+
+
+class _AnyAnswer(msgspec.Struct):
+    data: Any
 
 
 class QueryFailed(Exception):
@@ -74,8 +83,9 @@ class PrometheusClient:
                 raise ValueError(f"prometheus: {clean(name)!r} is not a valid header name")
             if not value.isprintable() or not value.isascii():
                 raise ValueError(f"prometheus: the value of header {name} has characters that a header cannot carry")
-        self._url = (url / "api/v1/query").with_query(url.query)
-        self.name = str(self._url.with_user(None).with_query(None))  # for messages; a query string may contain a key
+        self._api = (url / "api/v1/").with_query(url.query)
+        # For messages; a query string may contain a key.
+        self.name = str((url / "api/v1/query").with_user(None).with_query(None))
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", **dict(settings.headers)}
         self._credentials = Credentials(settings, url.user is not None or url.password is not None)
         self._timeout_s = settings.timeout_s
@@ -110,6 +120,40 @@ class PrometheusClient:
         Raises QueryFailed, and no other exception except cancellation.
         """
         wait_s = min(self._timeout_s, timeout_s if timeout_s is not None else self._timeout_s)
+        # Without nocache, VictoriaMetrics moves a query for now 30 s into the past. Others ignore it.
+        form = {
+            "query": add_matchers(expression, self._selector),
+            "timeout": f"{max(round(wait_s * 1000), 1)}ms",
+            "nocache": "1",
+        }
+        if at_s is not None:
+            form["time"] = f"{at_s:.3f}"
+        body, sent_s, received_s = await self._ask("POST", "query", form, wait_s)
+        try:
+            return VectorAnswer(decode_vector(body, self._labels), sent_s, received_s)
+        except UnreadableAnswer as error:
+            raise QueryFailed(f"{self.name}: HTTP 200, but {self._hide(str(error))}", HTTPStatus.OK) from error
+
+    async def series(self, selector: str, start_s: float, end_s: float) -> list[dict[str, str]]:
+        """Return the label sets of a selector between two Unix times. Raises QueryFailed."""
+        form = {"match[]": add_matchers(selector, self._selector), "start": f"{start_s:.0f}", "end": f"{end_s:.0f}"}
+        return self._data(await self._ask("POST", "series", form, self._timeout_s), list[dict[str, str]])
+
+    async def metric_names(self, start_s: float, end_s: float) -> list[str]:
+        """Return the names of all metrics that had samples between two Unix times. Raises QueryFailed."""
+        form = {"start": f"{start_s:.0f}", "end": f"{end_s:.0f}"}
+        if self._selector:
+            form["match[]"] = f"{{{self._selector}}}"
+        return self._data(await self._ask("GET", "label/__name__/values", form, self._timeout_s), list[str])
+
+    def _data(self, answer: tuple[bytes, float, float], kind: type[Data]) -> Data:
+        try:
+            return msgspec.convert(msgspec.json.decode(answer[0], type=_AnyAnswer).data, kind)
+        except UNREADABLE as error:
+            raise QueryFailed(f"{self.name}: HTTP 200, but not an answer of the query API", HTTPStatus.OK) from error
+
+    async def _ask(self, method: str, endpoint: str, form: dict[str, str], wait_s: float) -> tuple[bytes, float, float]:
+        """Return the body of an answer, and the times of request and response. Raises QueryFailed."""
         queued = self._slots.locked()
         now_s = asyncio.get_running_loop().time
         if self._paused_until_s - now_s() >= wait_s:
@@ -118,8 +162,8 @@ class PrometheusClient:
             async with asyncio.timeout(wait_s), self._slots:
                 await asyncio.sleep(max(self._paused_until_s - now_s(), 0.0))
                 sent_s = self._clock.now_s()
-                body = await self._post(expression, at_s, wait_s)
-                received_s = self._clock.now_s()
+                body = await self._send(method, endpoint, form)
+                return body, sent_s, self._clock.now_s()
         except TimeoutError as error:
             limit = f"within {wait_s:g} s"
             if wait_s < self._timeout_s:
@@ -131,29 +175,19 @@ class PrometheusClient:
             raise QueryFailed(f"{self.name}: not queried: {clean(str(error))}") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise QueryFailed(f"{self.name}: {self._describe_error(error)}", disconnected=True) from error
-        try:
-            return VectorAnswer(decode_vector(body, self._labels), sent_s, received_s)
-        except UnreadableAnswer as error:
-            raise QueryFailed(f"{self.name}: HTTP 200, but {self._hide(str(error))}", HTTPStatus.OK) from error
 
-    async def _post(self, expression: str, at_s: float | None, wait_s: float) -> bytes:
+    async def _send(self, method: str, endpoint: str, form: dict[str, str]) -> bytes:
         if self._session is None:
             raise QueryFailed(f"{self.name}: the client is not open")
-        # Without nocache, VictoriaMetrics moves a query for now 30 s into the past. Others ignore it.
-        form = {
-            "query": add_matchers(expression, self._selector),
-            "timeout": f"{max(round(wait_s * 1000), 1)}ms",
-            "nocache": "1",
-        }
-        if at_s is not None:
-            form["time"] = f"{at_s:.3f}"
         headers = dict(self._headers)
         if authorization := self._credentials.authorization():
             headers["Authorization"] = authorization
             # Keep the last two: the secret may change while a response is under way.
             self._secrets = tuple(dict.fromkeys((authorization.partition(" ")[2], *self._secrets)))[:2]
-        async with self._session.post(
-            self._url, data=form, headers=headers, ssl=self._credentials.context(), allow_redirects=False
+        url = (self._api / endpoint).with_query(self._api.query)
+        url, data = (url, form) if method == "POST" else (url.update_query(form), None)
+        async with self._session.request(
+            method, url, data=data, headers=headers, ssl=self._credentials.context(), allow_redirects=False
         ) as response:
             if response.status == HTTPStatus.OK:
                 body = await _read(response, self._max_answer_bytes + 1)
@@ -168,7 +202,7 @@ class PrometheusClient:
             reason = decode_error((await _read(response, MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES])
             if where := response.headers.get("Location"):
                 reason = f"redirects are not followed; it points to {clean(where.partition('?')[0])}"
-            reason = (self._hide(reason) or "no reason given") + advice(self._url.host, response.status)
+            reason = (self._hide(reason) or "no reason given") + advice(self._api.host, response.status)
             raise QueryFailed(
                 f"{self.name}: HTTP {response.status} {clean(response.reason or '')}: {reason}", response.status
             )

@@ -1,0 +1,181 @@
+"""Options of an engine, each with its place in the manifest."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autoscaler.config.check.manifests import at, text_at
+from autoscaler.config.drain import is_vllm_image
+from autoscaler.config.yaml import Loc
+
+MAX_WORDS = 1024
+MAX_SCRIPT = 16_384
+_SHELL_FLAG = re.compile(r"-[a-z]*c")
+_SHORT = {
+    "-tp": "tensor-parallel-size",
+    "-pp": "pipeline-parallel-size",
+    "-dp": "data-parallel-size",
+    "-q": "quantization",
+}
+_SHORT |= {"-O": "optimization-level", "-cc": "compilation-config"}
+_REFERENCE = re.compile(r"\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
+_PLAIN_SCRIPT = re.compile(r"[^$`;&|<>(){}*?\n]*")
+EXTRA_ARGS = ("VLLM_ADDITIONAL_ARGS", "VLLM_EXTRA_ARGS", "VLLM_ARGS")  # variables that a platform's script appends
+_SWITCHES = frozenset(
+    {"disable-log-stats", "enforce-eager", "trust-remote-code", "enable-lora", "no-enable-prefix-caching"}
+    | {"enable-prefix-caching", "enable-chunked-prefill", "no-enable-chunked-prefill", "enable-sleep-mode"}
+    | {"disable-log-requests", "enable-auto-tool-choice", "enable-expert-parallel", "no-enable-log-requests"}
+)
+
+
+@dataclass(frozen=True)
+class EngineOption:
+    """The value of an option, and the place of the value."""
+
+    value: str  # "" for a switch
+    loc: Loc
+
+
+@dataclass(frozen=True)
+class Command:
+    """What the command line of an engine says."""
+
+    options: Mapping[str, EngineOption] = field(default_factory=dict)  # by name without hyphens in front
+    model: str = ""
+    model_loc: Loc = ()
+    served: tuple[str, ...] = ()  # names of the model as it is served
+    args_loc: Loc = ()  # of the list of arguments, for options that are missing
+    understood: bool = True  # False: a script or a variable may hide options
+    starts: bool = False  # whether it starts vLLM, rather than an image whose entrypoint does
+
+    def number(self, name: str) -> float | None:
+        """Return the number of an option; None: absent or not a number."""
+        option = self.options.get(name)
+        text = option.value if option is not None else ""
+        if not text or len(text) > 32 or not text.isascii() or not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text):
+            return None
+        return float(text)
+
+    def whole(self, name: str, default: int = 1) -> int:
+        number = self.number(name)
+        return int(number) if number is not None and 1 <= number <= 4096 else default
+
+    @property
+    def model_label(self) -> str:
+        """The value of the label model_name; "": unknown."""
+        return self.served[0] if self.served else self.model
+
+    def plain(self) -> dict[str, str]:
+        return {name: option.value for name, option in self.options.items()}
+
+
+def read_command(container: object, loc: Loc) -> Command | None:
+    """Read the command line of a container; None: it does not start vLLM, so far as one can see.
+
+    loc: place of the container.
+    """
+    words, understood = _words(container, loc)
+    plain = [word for word, _ in words]
+    serve = next(
+        (i + 1 for i, word in enumerate(plain) if word == "serve" and i and plain[i - 1].rpartition("/")[2] == "vllm"),
+        0,
+    )
+    module = next((i + 1 for i, word in enumerate(plain) if word.startswith("vllm.entrypoints.")), 0)
+    by_image = not at(container, "command") and is_vllm_image(_without_tag(text_at(container, "image")))
+    if not (serve or module or by_image):
+        return None
+    args = (
+        (*loc, "args") if at(container, "args") else (*loc, "command") if at(container, "command") else (*loc, "args")
+    )
+    return _parse(words[serve or module :], args, understood, positional=bool(serve), starts=bool(serve or module))
+
+
+def of_words(text: str, loc: Loc) -> dict[str, EngineOption]:
+    """Return the options of a line such as VLLM_ADDITIONAL_ARGS."""
+    return dict(_parse([(word, loc) for word in _split(text)], loc, True, positional=False, starts=False).options)
+
+
+def _parse(words: list[tuple[str, Loc]], args: Loc, understood: bool, *, positional: bool, starts: bool) -> Command:
+    options: dict[str, EngineOption] = {}
+    served: list[str] = []
+    model = ""
+    model_loc: Loc = ()
+    index = 0
+    if positional and words and not words[0][0].startswith("-"):
+        model, model_loc = words[0]
+        index = 1
+    while index < len(words):
+        word, place = words[index]
+        index += 1
+        if not word.startswith("-") or word == "-":
+            continue
+        name, stated, value = word.partition("=")
+        name = _SHORT.get(name, name.lstrip("-").replace("_", "-"))
+        if stated:
+            values = [(value, place)]
+        else:
+            values = []
+            most = 0 if name in _SWITCHES else 64 if name in ("served-model-name", "lora-modules") else 1
+            while len(values) < most and index < len(words) and not words[index][0].startswith("--"):
+                values.append(words[index])
+                index += 1
+        options[name] = EngineOption(*values[0]) if values else EngineOption("", place)
+        if name == "served-model-name":
+            served = [each for each, _ in values]
+    if not model and "model" in options:
+        model, model_loc = options["model"].value, options["model"].loc
+    hidden = any("$" in word for word, _ in words) or "config" in options
+    return Command(options, model, model_loc, tuple(served), args, understood and not hidden, starts)
+
+
+def _words(container: object, loc: Loc) -> tuple[list[tuple[str, Loc]], bool]:
+    """Return the words with their places, and whether all were understood."""
+    known = _variables(container)
+    found: list[tuple[str, Loc]] = []
+    understood, before = True, ""
+    for part in ("command", "args"):
+        listed = at(container, part)
+        for index, each in enumerate(listed if isinstance(listed, list) else []):
+            if len(found) >= MAX_WORDS:
+                return found, False
+            word = str(each) if isinstance(each, str | int | float) and not isinstance(each, bool) else ""
+            word = _REFERENCE.sub(lambda match: known.get(match[1], match[0]), word[:MAX_SCRIPT])
+            place = (*loc, part, index)
+            if _SHELL_FLAG.fullmatch(before):
+                script = word.replace("\\\n", " ").strip()
+                understood = understood and bool(_PLAIN_SCRIPT.fullmatch(script))
+                found += [(each, place) for each in _engine_line(script)]
+            else:
+                found.append((word, place))
+            before = word
+    return found, understood
+
+
+def _engine_line(script: str) -> list[str]:
+    """Return the words of the line of a script that starts vLLM, or of the whole script."""
+    lines = re.split(r"\n|&&|;", script)
+    line = next((each for each in lines if re.search(r"\bvllm(\.entrypoints|\s+serve)\b", each)), script)
+    return _split(line)
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text[:MAX_SCRIPT])[:MAX_WORDS]
+    except ValueError:
+        return text[:MAX_SCRIPT].split()[:MAX_WORDS]
+
+
+def _variables(container: object) -> dict[str, str]:
+    listed = at(container, "env")
+    return {
+        text_at(each, "name"): text_at(each, "value")
+        for each in (listed if isinstance(listed, list) else [])
+        if isinstance(at(each, "value"), str)
+    }
+
+
+def _without_tag(image: str) -> str:
+    return image.partition("@")[0]

@@ -1,0 +1,189 @@
+"""Checks of tools that apply manifests: whether they write the count back over the autoscaler's."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator
+
+from autoscaler.config.annotations import PREFIX
+from autoscaler.config.check.manifests import at, text_at
+from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
+from autoscaler.config.preflight.workloads import ModelWorkload, Scene
+from autoscaler.config.yaml import Loc, read_documents
+
+_TRACKING, _INSTANCE = "argocd.argoproj.io/tracking-id", "app.kubernetes.io/instance"
+_KUSTOMIZE, _HELM = "kustomize.toolkit.fluxcd.io", "helm.toolkit.fluxcd.io"
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_RESPECT = "RespectIgnoreDifferences=true"
+_STATES_REPLICAS = re.compile(r'"replicas":\s*\d')
+
+
+def check_gitops(fleet: Scene) -> Iterator[Result]:
+    for workload in fleet.workloads:
+        scaled = fleet.is_autoscaled(workload) or f"{PREFIX}policy" in workload.thing.annotations
+        if not fleet.is_autoscaled(workload) or workload.replicas is None:
+            if scaled and workload.replicas is not None:
+                yield from _applied(fleet, workload, plain=False)
+            continue
+        yield from _applied(fleet, workload, plain=True)
+
+
+def _applied(fleet: Scene, workload: ModelWorkload, *, plain: bool) -> Iterator[Result]:
+    """Check who applies a manifest that states replicas. plain: report it also if no tool is known to."""
+    stated = _states_replicas(workload.thing)
+    if stated is None:
+        yield not_checked(
+            workload.thing, workload.replicas_loc, "replicas in Git", "the live object does not tell what Git states"
+        )
+        return
+    if not stated:
+        return
+    application = _application(fleet, workload.thing)
+    if application is not None:
+        yield from _argo(fleet, application, workload)
+        return
+    flux = list(_flux(fleet, workload))
+    yield from flux
+    if plain and not flux and not workload.thing.live and not workload.pod.operator:
+        why = f"Whoever applies this file again writes {workload.replicas} over the count that the autoscaler chose."
+        yield found(
+            "VA1231", workload.thing, workload.replicas_loc, "replicas beside an autoscaler", why, "remove the line"
+        )
+
+
+def _states_replicas(thing: Manifest) -> bool | None:
+    """Return whether the manifest of an object states replicas; None: a live object does not tell."""
+    if not thing.live:
+        return True
+    applied = thing.annotations.get(_LAST_APPLIED)
+    if applied is not None:
+        return bool(_STATES_REPLICAS.search(applied[:65_536]))
+    fields = thing.list("metadata", "managedFields")
+    if not fields:
+        return None
+    owners = [
+        text_at(each, "manager")
+        for each in fields
+        if at(each, "fieldsV1", "f:spec", "f:replicas") is not None and text_at(each, "subresource") != "scale"
+    ]
+    return any("argocd" in owner or "kustomize" in owner or "helm" in owner for owner in owners)
+
+
+def _application(fleet: Scene, thing: Manifest) -> Manifest | None:
+    applications = [each for each in fleet.objects.of_kind("Application") if "argoproj" in each.text("apiVersion")]
+    tracked = thing.annotations.get(_TRACKING, "").partition(":")[0].rpartition("_")[2]
+    instance = thing.labels.get(_INSTANCE, "")
+    for each in applications:
+        if tracked and each.name == tracked:
+            return each
+        if not tracked and instance == each.name and each.text("spec", "destination", "namespace") == thing.namespace:
+            return each
+    return None
+
+
+def _argo(fleet: Scene, application: Manifest, workload: ModelWorkload) -> Iterator[Result]:
+    automated = application.at("spec", "syncPolicy", "automated")
+    ignored = any(_covers(each, workload) for each in application.list("spec", "ignoreDifferences"))
+    ignored_everywhere = _ignored_by_settings(fleet, workload)
+    options = [str(each) for each in application.list("spec", "syncPolicy", "syncOptions")]
+    target = f"{workload.thing.namespace}/{workload.thing.name}"
+    if not ignored and not ignored_everywhere:
+        heals = at(automated, "selfHeal") is True
+        when = "selfHeal undoes each difference within seconds" if heals else "each sync writes it"
+        why = (
+            f"Git states {workload.replicas} replicas for {target}, and {when}: replicas start and end in turn, each"
+            " with a cold start."
+        )
+        fix = (
+            "no replicas in Git; or ignoreDifferences: [{group: apps, kind: Deployment, jsonPointers:"
+            f" [/spec/replicas]}}] with syncOptions: [{_RESPECT}]"
+        )
+        severity = "" if heals else "warning"
+        yield found(
+            "VA1510",
+            application,
+            ("spec", "ignoreDifferences"),
+            "Argo CD writes spec.replicas back",
+            why,
+            fix,
+            severity,
+        )
+    elif _RESPECT not in options:
+        loc: Loc = ("spec", "syncPolicy", "syncOptions")
+        why = (
+            f"Alone it only hides the difference: the next sync of a new image writes {workload.replicas} replicas of"
+            f" {target}."
+        )
+        wanted = ", ".join([*options[:8], _RESPECT])
+        yield found("VA1511", application, loc, "each sync still writes spec.replicas", why, f"syncOptions: [{wanted}]")
+
+
+def _covers(entry: object, workload: ModelWorkload) -> bool:
+    """Return whether an entry of ignoreDifferences is about the replicas of a workload."""
+    thing = workload.thing
+    group = thing.text("apiVersion").rpartition("/")[0]
+    for name, own in (("group", group), ("kind", thing.kind), ("name", thing.name), ("namespace", thing.namespace)):
+        wanted = text_at(entry, name)
+        if wanted and not fnmatch.fnmatchcase(own, wanted[:200]):
+            return False
+    pointers, paths, managers = (
+        at(entry, key) for key in ("jsonPointers", "jqPathExpressions", "managedFieldsManagers")
+    )
+    pointer = "/" + "/".join(map(str, workload.replicas_loc))
+    if isinstance(pointers, list) and pointer in pointers:
+        return True
+    if isinstance(paths, list) and any(str(each).strip().endswith(pointer.replace("/", ".")) for each in paths):
+        return True
+    return isinstance(managers, list) and any(
+        str(each) in ("kube-controller-manager", "keda", "keda-operator", "vllm-autoscaler") for each in managers
+    )
+
+
+def _ignored_by_settings(fleet: Scene, workload: ModelWorkload) -> bool:
+    """Return whether argocd-cm ignores replicas for all applications."""
+    group = workload.thing.text("apiVersion").rpartition("/")[0]
+    keys = ("all", f"{group}_{workload.thing.kind}")
+    for thing in fleet.objects.of_kind("ConfigMap"):
+        if thing.name != "argocd-cm":
+            continue
+        for key in keys:
+            text = thing.text("data", f"resource.customizations.ignoreDifferences.{key}")
+            for document in read_documents("", text)[0] if text else ():
+                if _covers(document.value, workload):
+                    return True
+    return False
+
+
+def _flux(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
+    thing = workload.thing
+    if thing.annotations.get(f"{_KUSTOMIZE}/reconcile") == "disabled" or thing.annotations.get(f"{_KUSTOMIZE}/ssa") in (
+        "Ignore",
+        "IfNotPresent",
+    ):
+        return
+    for domain, kind in ((_KUSTOMIZE, "Kustomization"), (_HELM, "HelmRelease")):
+        name, namespace = (thing.labels.get(f"{domain}/{part}") for part in ("name", "namespace"))
+        if not name:
+            continue
+        owner = fleet.objects.get(kind, namespace or thing.namespace, name)
+        if kind == "HelmRelease" and owner is not None and _helm_ignores(owner):
+            return
+        heals = kind == "Kustomization" or (
+            owner is not None and owner.text("spec", "driftDetection", "mode") == "enabled"
+        )
+        when = "at each reconciliation" if heals else "at each upgrade"
+        why = f"{kind} {name} applies {workload.replicas} replicas {when}, over the count that the autoscaler chose."
+        loc = workload.replicas_loc
+        yield found(
+            "VA1512", thing, loc, "Flux writes spec.replicas back", why, "remove the line", "" if heals else "warning"
+        )
+        return
+
+
+def _helm_ignores(release: Manifest) -> bool:
+    for each in release.list("spec", "driftDetection", "ignore"):
+        paths = at(each, "paths")
+        if isinstance(paths, list) and "/spec/replicas" in paths:
+            return True
+    return False

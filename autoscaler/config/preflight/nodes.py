@@ -1,0 +1,167 @@
+"""Nodes and node pools that a pod may land on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from autoscaler.catalog import node_labels
+from autoscaler.catalog.devices import find_device
+from autoscaler.config.check.fit import memory_of
+from autoscaler.config.check.manifests import at, text_at
+from autoscaler.config.preflight.objects import Manifest
+from autoscaler.config.preflight.workloads import EnginePod, Scene, quantity
+from autoscaler.core.model.memory import Range
+
+NODE_POOL = "karpenter.sh/nodepool"
+CAPACITY_TYPE = "karpenter.sh/capacity-type"
+_MIB = float(1 << 20)
+_CAPABILITIES: Mapping[str, float] = {"T4": 7.5, "V100": 7.0, "V100-16GB": 7.0, "V100-32GB": 7.0}
+_CAPABILITIES_FROM_AMPERE = 8.0
+
+
+def resource_of(pod: EnginePod) -> str:
+    """Return the accelerator that a pod requests; "": none."""
+    return next(iter(pod.devices), "")
+
+
+def required(pod: EnginePod) -> list[dict[str, list[str]]]:
+    """Return what the labels of a node must be: alternatives of allowed values by label."""
+    base = {key: [value] for key, value in pod.node_selector.items()}
+    terms = pod.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+    alternatives = []
+    for term in terms if isinstance(terms, list) else []:
+        wanted = dict(base)
+        expressions = at(term, "matchExpressions")
+        for each in expressions if isinstance(expressions, list) else []:
+            values = at(each, "values")
+            if text_at(each, "operator") == "In" and isinstance(values, list):
+                wanted[text_at(each, "key")] = [str(value) for value in values]
+        alternatives.append(wanted)
+    return alternatives or [base]
+
+
+def nodes_for(fleet: Scene, pod: EnginePod) -> list[Manifest]:
+    """Return the nodes that have the labels that a pod requires and some of its accelerator."""
+    resource = resource_of(pod)
+    wanted = required(pod)
+    return [
+        node
+        for node in fleet.objects.of_kind("Node")
+        if (not resource or quantity(node.at("status", "allocatable", resource)) > 0)
+        and any(all(node.labels.get(key) in values for key, values in each.items()) for each in wanted)
+    ]
+
+
+def can_grow(fleet: Scene) -> bool:
+    """Return whether something may add nodes: Karpenter, or a label of a pool that an autoscaler may enlarge."""
+    if fleet.objects.of_kind("NodePool"):
+        return True
+    return any(node_labels.node_pool(node.labels) for node in fleet.objects.of_kind("Node"))
+
+
+def pools_for(fleet: Scene, pod: EnginePod) -> list[Manifest]:
+    """Return the NodePools that a pod names or, if it names none, those whose requirements do not exclude it."""
+    pools = fleet.objects.of_kind("NodePool")
+    wanted = required(pod)
+    named = [each[NODE_POOL] for each in wanted if NODE_POOL in each]
+    if named:
+        return [pool for pool in pools if any(pool.name in names for names in named)]
+    if not pod.devices:
+        return []
+    return [pool for pool in pools if _has_devices(pool) and any(_allows(pool, each) for each in wanted)]
+
+
+def requirement(pool: Manifest, key: str) -> list[str]:
+    """Return the values that a NodePool's requirement on a label allows; []: it has none."""
+    for each in pool.list("spec", "template", "spec", "requirements"):
+        values = at(each, "values")
+        if text_at(each, "key") == key and text_at(each, "operator") == "In" and isinstance(values, list):
+            return [str(value) for value in values]
+    return []
+
+
+def _has_devices(pool: Manifest) -> bool:
+    requirements = str(pool.at("spec", "template", "spec", "requirements"))[:10_000].lower()
+    taints = str(pool.at("spec", "template", "spec", "taints"))[:10_000]
+    limits = pool.map("spec", "limits")
+    return "gpu" in requirements or "gpu" in taints or any("gpu" in key for key in limits)
+
+
+def _allows(pool: Manifest, wanted: Mapping[str, list[str]]) -> bool:
+    labels = pool.texts("spec", "template", "metadata", "labels")
+    for key, values in wanted.items():
+        own = requirement(pool, key) or ([labels[key]] if key in labels else [])
+        if own and not set(own) & set(values):
+            return False
+        if (
+            not own
+            and key not in labels
+            and not key.startswith(("karpenter", "kubernetes.io", "node.kubernetes.io", "topology"))
+        ):
+            return False
+    return True
+
+
+def capacity_types(fleet: Scene, pod: EnginePod) -> set[str]:
+    """Return how the nodes that a pod may land on are paid for; empty: unknown."""
+    for wanted in required(pod):
+        for key, meanings in node_labels.CAPACITY_TYPES.items():
+            if key in wanted:
+                return {meanings.get(value, "") for value in wanted[key]}
+    pools = pools_for(fleet, pod) if any(NODE_POOL in each for each in required(pod)) else []
+    if pools:
+        stated = [requirement(pool, CAPACITY_TYPE) or ["on-demand"] for pool in pools]
+        return {value for values in stated for value in values}
+    return {node_labels.capacity_type(node.labels) for node in nodes_for(fleet, pod)}
+
+
+def sharers(fleet: Scene, pod: EnginePod) -> list[tuple[str, int]]:
+    """Return (kind of sharing, pods per device) of each node that a pod may land on; ("", 1): a device of its own."""
+    resource = resource_of(pod)
+    found = [
+        (node_labels.sharing(node.labels, resource), node_labels.sharers(node.labels, resource))
+        for node in nodes_for(fleet, pod)
+    ]
+    if found:
+        return found
+    labels = {key: values[0] for key, values in required(pod)[0].items() if values}
+    way = node_labels.sharing(labels, resource)
+    return [(way, node_labels.sharers(labels, resource))] if way else []
+
+
+def memories(fleet: Scene, pod: EnginePod) -> Range | None:
+    """Return the bytes of one device that a pod may get, from the least to the most; None: unknown."""
+    resource = resource_of(pod)
+    if not resource:
+        return None
+    found = []
+    for node in nodes_for(fleet, pod):
+        named = memory_of(resource, node_labels.product(node.labels))
+        key = "nvidia.com/gpu.memory" if resource == "nvidia.com/gpu" else f"{resource}.memory"
+        stated = quantity(node.labels.get(key)) * _MIB
+        found.append(named if math.isnan(stated) else Range(stated, stated))
+    if not found:
+        labels = {key: values[0] for key, values in required(pod)[0].items() if values}
+        found = [memory_of(resource, node_labels.product(labels))]
+    least, most = min(each.least for each in found), max(each.most for each in found)
+    return Range(least, most) if math.isfinite(most) else None
+
+
+def capability(fleet: Scene, pod: EnginePod) -> float:
+    """Return the highest compute capability among the devices that a pod may get; NaN: unknown."""
+    found = list(_capabilities(fleet, pod))
+    return max(found) if found and not any(math.isnan(each) for each in found) else math.nan
+
+
+def _capabilities(fleet: Scene, pod: EnginePod) -> Iterator[float]:
+    nodes = nodes_for(fleet, pod)
+    labels = [node.labels for node in nodes] or [{key: values[0] for key, values in required(pod)[0].items() if values}]
+    for each in labels:
+        major, minor = (each.get(f"nvidia.com/gpu.compute.{part}", "") for part in ("major", "minor"))
+        if major.isdigit() and minor.isdigit():
+            yield float(f"{major}.{minor}")
+            continue
+        device = find_device(node_labels.product(each))
+        name = device.name if device is not None else ""
+        yield _CAPABILITIES.get(name, _CAPABILITIES_FROM_AMPERE if name else math.nan)

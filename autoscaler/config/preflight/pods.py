@@ -1,0 +1,465 @@
+"""Checks of the pod: its end, its start, its probes, its image, its volumes, its rollout and its budget."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+from autoscaler.config.check.manifests import at, mapping, text_at
+from autoscaler.config.drain import GRACE_S, pre_stop_s
+from autoscaler.config.preflight import nodes
+from autoscaler.config.preflight.facts import NO_SERVER, QueryFacts
+from autoscaler.config.preflight.history import AnswerTimes, PastReadings, PastStarts
+from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
+from autoscaler.config.preflight.workloads import EnginePod, ModelWorkload, Scene, quantity
+from autoscaler.config.yaml import Loc
+
+MARGIN_S = 10.0  # between the end of the drain and the kill
+_RARE = 0.001  # share of answers that may be cut off without a finding
+_MANY = 0.01
+_SHORT_S = 15.0  # a liveness probe that gives up within this time gives up on a busy process
+_GENERATES = re.compile(r"/v1/(chat/)?(completions|responses|embeddings)|/generate|/invocations")
+_PROBES_BY = ("KubeRay", "KServe")  # operators that write probes and volumes of their own
+
+
+def check_pods(fleet: Scene, facts: QueryFacts) -> Iterator[Result]:
+    history = PastReadings(facts)
+    for workload in fleet.workloads:
+        for pod in workload.pods:
+            yield from _image(pod)
+            yield from _host_port(fleet, workload, pod)
+            if pod.operator != "KubeRay":
+                yield from _shared_memory(pod)
+                yield from _weights_in_layer(pod)
+        pod = workload.pod
+        if pod.operator not in _PROBES_BY:
+            yield from _end(workload, pod, history)
+            yield from _probes(workload, pod, history)
+        yield from _rollout(fleet, workload)
+    for budget in fleet.objects.of_kind("PodDisruptionBudget"):
+        yield from _budget(fleet, budget)
+
+
+def _image(pod: EnginePod) -> Iterator[Result]:
+    image = pod.of_container("image")
+    if not isinstance(image, str) or not image or "@sha256:" in image or "$" in image or "{{" in image:
+        return
+    tag = image.rpartition("/")[2].partition(":")[2]
+    if tag in ("", "latest", "nightly"):
+        why = "Replicas of one workload can run different versions, whose metrics, defaults and starts differ."
+        if tag != "nightly":
+            why += " imagePullPolicy is Always for it, so each start asks the registry."
+        base = image if not tag else image.rpartition(":")[0]
+        yield found(
+            "VA1408",
+            pod.thing,
+            (*pod.container, "image"),
+            f"the image {image[:200]} has no fixed version",
+            why,
+            f"image: {base}:<version>",
+        )
+
+
+def _host_port(fleet: Scene, workload: ModelWorkload, pod: EnginePod) -> Iterator[Result]:
+    if fleet.most(workload)[0] < 2:
+        return
+    why = "A port of a node can be bound once, so a second replica finds no place on the same node."
+    if pod.at("hostNetwork") is True:
+        yield found(
+            "VA1412",
+            pod.thing,
+            (*pod.spec, "hostNetwork"),
+            "the pods use the ports of their node",
+            why,
+            "hostNetwork: false",
+        )
+        return
+    ports = pod.of_container("ports")
+    for index, each in enumerate(ports if isinstance(ports, list) else []):
+        if at(each, "hostPort"):
+            loc = (*pod.container, "ports", index, "hostPort")
+            yield found(
+                "VA1412",
+                pod.thing,
+                loc,
+                f"the host port {at(each, 'hostPort')} allows one replica per node",
+                why,
+                "remove the line",
+            )
+
+
+def _shared_memory(pod: EnginePod) -> Iterator[Result]:
+    command = pod.command
+    if command is None or pod.operator == "KServe" or pod.at("hostIPC") is True:
+        return
+    if command.whole("tensor-parallel-size") * command.whole("pipeline-parallel-size") < 2:
+        return
+    mounts = pod.of_container("volumeMounts")
+    paths = [text_at(each, "mountPath").rstrip("/") for each in (mounts if isinstance(mounts, list) else [])]
+    if "/dev/shm" in paths:
+        return
+    if not command.understood and not paths:
+        yield not_checked(pod.thing, (*pod.spec, "volumes"), "shared memory", "the command line is not understood")
+        return
+    why = (
+        "The ranks pass data through /dev/shm, which a container gets with 64 MiB unless memory is mounted there: too"
+        " little for NCCL."
+    )
+    fix = "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 10Gi}}], mounted at /dev/shm"
+    yield found("VA1409", pod.thing, (*pod.spec, "volumes"), "no shared memory for tensor parallel", why, fix)
+
+
+def _weights_in_layer(pod: EnginePod) -> Iterator[Result]:
+    command = pod.command
+    if command is None or not command.model.startswith("/") or pod.operator:
+        return
+    mounts = pod.of_container("volumeMounts")
+    paths = [text_at(each, "mountPath").rstrip("/") for each in (mounts if isinstance(mounts, list) else [])]
+    if any(path in ("", command.model) or command.model.startswith(f"{path}/") for path in paths):
+        return
+    why = (
+        "No volume covers the path, so the weights are part of the image: each new node pulls them with it before it"
+        " starts."
+    )
+    fix = f"a volume mounted above {command.model[:100]}"
+    yield found("VA1413", pod.thing, command.model_loc, "the weights lie in the container's layer", why, fix)
+
+
+def _end(workload: ModelWorkload, pod: EnginePod, history: PastReadings) -> Iterator[Result]:
+    thing, command = workload.thing, pod.command
+    place: Loc = (*pod.spec, "terminationGracePeriodSeconds")
+    stated = pod.at("terminationGracePeriodSeconds")
+    grace_s = GRACE_S if stated is None else quantity(stated)
+    hook_s = pre_stop_s(pod.of_container("lifecycle", "preStop"))
+    if math.isnan(grace_s):
+        yield not_checked(thing, place, "grace period", "not a number")
+        return
+    shutdown_s = math.nan
+    if command is not None and command.understood:
+        option = command.options.get("shutdown-timeout")
+        shutdown_s = 0.0 if option is None else command.number("shutdown-timeout") or 0.0
+        pooling = {"runner", "task"} & command.options.keys()
+        if shutdown_s + hook_s == 0:
+            why = (
+                "vLLM aborts running requests at SIGTERM unless --shutdown-timeout is above 0; a longer grace alone"
+                " does not help."
+            )
+            fix = f"add --shutdown-timeout {max(5, int(grace_s) - 15)}, and a preStop sleep of some seconds"
+            severity = "note" if pooling else ""
+            yield found("VA1402", thing, command.args_loc, "requests are aborted when the pod ends", why, fix, severity)
+        elif grace_s < shutdown_s + hook_s:
+            why = (
+                f"preStop and --shutdown-timeout take {shutdown_s + hook_s:g} s, and the kubelet kills the pod after"
+                f" {grace_s:g} s."
+            )
+            fix = f"terminationGracePeriodSeconds: {math.ceil(shutdown_s + hook_s + MARGIN_S)}"
+            yield found("VA1403", thing, place, "the grace ends before the drain does", why, fix)
+    if command is None:
+        return
+    lengths = history.lengths(workload)
+    if lengths is None:
+        return
+    if not lengths.total:
+        reason = lengths.error or "the server has no answers of this workload"
+        yield not_checked(thing, place, "grace against the longest answers", reason)
+        return
+    yield from _cut_off(workload, lengths, grace_s, hook_s, shutdown_s)
+
+
+def _cut_off(
+    workload: ModelWorkload, lengths: AnswerTimes, grace_s: float, hook_s: float, shutdown_s: float
+) -> Iterator[Result]:
+    thing, pod = workload.thing, workload.pod
+    longest = lengths.longest_s
+    wanted = f"{longest + 30:.0f}" if math.isfinite(longest) else "..."
+    cut = lengths.longer(grace_s)
+    if cut > _RARE:
+        why = (
+            f"{cut:.1%} of {lengths.total:,.0f} answers took longer than {grace_s:g} s. Each scale-in, rollout and"
+            " drain cuts such answers off."
+        )
+        loc = (*pod.spec, "terminationGracePeriodSeconds")
+        severity = "error" if cut > _MANY else "warning"
+        message = f"the grace of {grace_s:g} s is shorter than the longest answers"
+        yield found("VA1401", thing, loc, message, why, f"terminationGracePeriodSeconds: {wanted}", severity)
+        return
+    drain_s = hook_s + shutdown_s
+    cut = lengths.longer(drain_s) if drain_s > 0 else 0.0
+    if cut > _RARE and pod.command is not None and "shutdown-timeout" in pod.command.options:
+        loc = pod.command.options["shutdown-timeout"].loc
+        why = (
+            f"{cut:.1%} of {lengths.total:,.0f} answers took longer than preStop and --shutdown-timeout, {drain_s:g}"
+            " s; the engine aborts them."
+        )
+        fix = f"--shutdown-timeout {longest:.0f}" if math.isfinite(longest) else "a longer --shutdown-timeout"
+        yield found(
+            "VA1414",
+            thing,
+            loc,
+            "the engine ends before the longest answers do",
+            why,
+            fix,
+            "error" if cut > _MANY else "warning",
+        )
+
+
+def _probe_s(probe: Mapping[str, object], name: str, default: float) -> float:
+    value = quantity(probe.get(name)) if probe.get(name) is not None else default
+    return default if math.isnan(value) else value
+
+
+def _probes(workload: ModelWorkload, pod: EnginePod, history: PastReadings) -> Iterator[Result]:
+    startup, liveness, readiness = (
+        mapping(pod.of_container(f"{name}Probe")) for name in ("startup", "liveness", "readiness")
+    )
+    yield from _busy(workload.thing, pod, liveness)
+    delayed = [
+        (name, probe)
+        for name, probe in (("startupProbe", startup), ("readinessProbe", readiness))
+        if _probe_s(probe, "initialDelaySeconds", 0) >= 5
+    ]
+    if not (startup or liveness or delayed):
+        return
+    what = "startup probe, liveness and delays against the starts"
+    loc: Loc = (*pod.container, "startupProbe" if startup else "livenessProbe" if liveness else delayed[0][0])
+    if not history.facts.server:
+        yield not_checked(workload.thing, loc, what, NO_SERVER)
+        return
+    starts = history.starts(workload)
+    if starts is None:
+        return
+    if not starts.container_s:
+        yield not_checked(workload.thing, loc, what, starts.error or "no past start is known")
+        return
+    if startup:
+        yield from _startup(workload.thing, pod, startup, starts)
+    elif liveness:
+        yield from _liveness(workload.thing, pod, liveness, starts)
+    for name, probe in delayed:
+        yield from _delay(workload.thing, pod, name, probe, starts)
+
+
+def _busy(thing: Manifest, pod: EnginePod, liveness: Mapping[str, object]) -> Iterator[Result]:
+    if not liveness:
+        return
+    loc: Loc = (*pod.container, "livenessProbe")
+    asked = f"{text_at(liveness, 'httpGet', 'path')} {at(liveness, 'exec', 'command')}"[:2000]
+    allowed_s = _probe_s(liveness, "failureThreshold", 3) * _probe_s(liveness, "periodSeconds", 10)
+    if _GENERATES.search(asked):
+        why = (
+            "It waits for an answer of the model, which takes longer the more requests run: under load the kubelet"
+            " restarts the engine."
+        )
+        yield found(
+            "VA1407",
+            thing,
+            loc,
+            "the liveness probe asks the model for an answer",
+            why,
+            "httpGet: {path: /health, port: ...}",
+        )
+    elif allowed_s < _SHORT_S:
+        why = f"It gives up after {allowed_s:g} s, which a busy API server may need for one answer."
+        yield found(
+            "VA1407",
+            thing,
+            loc,
+            "the liveness probe gives up within seconds",
+            why,
+            "periodSeconds: 10, failureThreshold: 3",
+        )
+
+
+def _startup(thing: Manifest, pod: EnginePod, probe: Mapping[str, object], starts: PastStarts) -> Iterator[Result]:
+    period_s = _probe_s(probe, "periodSeconds", 10)
+    allowed_s = _probe_s(probe, "initialDelaySeconds", 0) + _probe_s(probe, "failureThreshold", 3) * period_s
+    longest = max(starts.container_s)
+    if longest <= allowed_s:
+        return
+    always = min(starts.container_s) > allowed_s
+    why = (
+        f"The probe allows {allowed_s:g} s, and {len(starts.container_s)} starts took up to {longest:.0f} s: the"
+        " kubelet kills the container before it is ready."
+    )
+    fix = f"failureThreshold: {math.ceil(longest * 1.6 / max(period_s, 1))}"
+    yield found(
+        "VA1404",
+        thing,
+        (*pod.container, "startupProbe"),
+        "the startup probe is shorter than the starts",
+        why,
+        fix,
+        "error" if always else "warning",
+    )
+
+
+def _liveness(thing: Manifest, pod: EnginePod, probe: Mapping[str, object], starts: PastStarts) -> Iterator[Result]:
+    period_s = _probe_s(probe, "periodSeconds", 10)
+    killed_s = _probe_s(probe, "initialDelaySeconds", 0) + _probe_s(probe, "failureThreshold", 3) * period_s
+    longest = max(starts.container_s)
+    if longest > killed_s:
+        why = (
+            f"There is no startup probe. The last allowed failure comes about {killed_s:g} s after the container"
+            f" started, and the port opens after up to {longest:.0f} s: the container is restarted for ever."
+        )
+        fix = (
+            "startupProbe: {httpGet: {path: /health, port: ...}, periodSeconds: 5, failureThreshold:"
+            f" {math.ceil(longest * 2 / 5)}}}"
+        )
+        yield found(
+            "VA1406",
+            thing,
+            (*pod.container, "livenessProbe"),
+            "the liveness probe kills the engine while it starts",
+            why,
+            fix,
+        )
+
+
+def _delay(
+    thing: Manifest, pod: EnginePod, name: str, probe: Mapping[str, object], starts: PastStarts
+) -> Iterator[Result]:
+    delay_s, period_s = _probe_s(probe, "initialDelaySeconds", 0), _probe_s(probe, "periodSeconds", 10)
+    waited = [each for each in starts.container_s if each <= delay_s + period_s + 2]
+    if len(waited) * 2 > len(starts.container_s):
+        why = (
+            f"{len(waited)} of {len(starts.container_s)} starts were ready right behind the delay of {delay_s:g} s:"
+            " the engine waited for its probe. A startup probe asks from the first second."
+        )
+        fix = "startupProbe with periodSeconds: 2 and failureThreshold: 150, and no initialDelaySeconds"
+        yield found(
+            "VA1405",
+            thing,
+            (*pod.container, name, "initialDelaySeconds"),
+            "initialDelaySeconds adds to each start",
+            why,
+            fix,
+        )
+
+
+def _share(value: object, count: int, default: str, *, up: bool) -> int:
+    """Return a number of pods of a share: 25%, 1."""
+    stated = default if value is None else value
+    if isinstance(stated, str) and stated.endswith("%"):
+        amount = quantity(stated[:-1]) / 100 * count
+        return 0 if math.isnan(amount) else math.ceil(amount - 1e-9) if up else math.floor(amount + 1e-9)
+    number = quantity(stated)
+    return 0 if math.isnan(number) else int(number)
+
+
+def _rollout(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
+    thing, pod = workload.thing, workload.pod
+    if thing.kind != "Deployment" or not pod.devices or pod.operator:
+        return
+    strategy = thing.map("spec", "strategy")
+    if strategy.get("type") == "Recreate":
+        return
+    update = mapping(strategy.get("rollingUpdate"))
+    now = max(1, fleet.least(workload) if workload.replicas is None else workload.replicas)
+    most = max(now, fleet.most(workload)[0])
+    surge, gone = (
+        _share(update.get("maxSurge"), most, "25%", up=True),
+        _share(update.get("maxUnavailable"), now, "25%", up=False),
+    )
+    loc: Loc = ("spec", "strategy", "rollingUpdate") if update else ("spec", "strategy")
+    if gone > 0 or surge == 0:
+        return
+    resource, need = nodes.resource_of(pod), sum(pod.devices.values())
+    places = nodes.nodes_for(fleet, pod)
+    if not places:
+        yield not_checked(thing, loc, "rollout against free GPUs", "no node of the pod is known: no --cluster")
+        return
+    if nodes.can_grow(fleet):
+        return
+    total = sum(quantity(node.at("status", "allocatable", resource)) for node in places)
+    names = {node.name for node in places}
+    used = _used(fleet, resource, names)
+    if math.isnan(used):
+        used = min(total, sum(_stated_use(fleet, other, resource, names) for other in fleet.workloads))
+    fix = "rollingUpdate: {maxSurge: 0, maxUnavailable: 1}"
+    if total - used < need:
+        why = (
+            f"A new pod needs {need:g} of {resource}, and {used:g} of {total:g} are taken; nothing can add a node."
+            " maxUnavailable 0 lets no old pod go, so the rollout stands until its progress deadline is over, and"
+            " after it."
+        )
+        yield found("VA1410", thing, loc, "a rollout needs a free GPU, and there can be none", why, fix)
+    elif (most + surge) * need > total:
+        why = (
+            f"At {most} replicas a rollout wants {(most + surge) * need:g} of {resource}, and the nodes have"
+            f" {total:g}. New pods come as GPUs become free, and none at all once others take them."
+        )
+        yield found("VA1410", thing, loc, "a rollout needs more GPUs than there are", why, fix, "warning")
+
+
+def _used(fleet: Scene, resource: str, nodes_named: set[str]) -> float:
+    """Return what pods use of a resource on some nodes; NaN: no pod is known."""
+    pods = fleet.objects.of_kind("Pod")
+    if not pods:
+        return math.nan
+    used = 0.0
+    for each in pods:
+        if each.text("spec", "nodeName") in nodes_named and each.text("status", "phase") not in (
+            "Succeeded",
+            "Failed",
+        ):
+            for container in each.list("spec", "containers"):
+                amount = quantity(at(container, "resources", "limits", resource))
+                used += 0.0 if math.isnan(amount) else amount
+    return used
+
+
+def _stated_use(fleet: Scene, other: ModelWorkload, resource: str, names: set[str]) -> float:
+    """Return what a workload takes by its manifest, if its nodes are among some."""
+    amount = other.pod.devices.get(resource, 0.0)
+    if not amount or not names & {node.name for node in nodes.nodes_for(fleet, other.pod)}:
+        return 0.0
+    return amount * (fleet.least(other) if other.replicas is None else other.replicas)
+
+
+def _budget(fleet: Scene, budget: Manifest) -> Iterator[Result]:
+    labels = budget.texts("spec", "selector", "matchLabels")
+    if not labels or budget.at("spec", "selector", "matchExpressions"):
+        return
+    chosen = [each for each in fleet.in_namespace(budget.namespace) if labels.items() <= each.pod.labels.items()]
+    if not chosen:
+        return
+    least = sum(fleet.least(each) for each in chosen)
+    most = sum(fleet.most(each)[0] for each in chosen)
+    if any(each.replicas is not None and not fleet.is_autoscaled(each) for each in chosen):
+        least = most = sum(1 if each.replicas is None else each.replicas for each in chosen)
+    available, unavailable = budget.at("spec", "minAvailable"), budget.at("spec", "maxUnavailable")
+    why = "so no drain of a node ever gets through; upgrades of the nodes wait, or end by force."
+    fix = "maxUnavailable: 1"
+    if unavailable is not None and _share(unavailable, max(most, 1), "1", up=True) == 0:
+        yield found(
+            "VA1411",
+            budget,
+            ("spec", "maxUnavailable"),
+            "the budget blocks every eviction",
+            f"No pod may be unavailable, {why}",
+            fix,
+        )
+    elif available is not None and most > 0:
+        if _share(available, most, "0", up=True) >= most:
+            text = f"{available} of {most} pods must be available, {why}"
+            yield found(
+                "VA1411",
+                budget,
+                ("spec", "minAvailable"),
+                "the budget blocks every eviction",
+                text,
+                f"{fix} (in place of minAvailable)",
+            )
+        elif 0 < least <= _share(available, least, "0", up=True):
+            text = f"At its minimum of {least} all pods must be available, {why}"
+            yield found(
+                "VA1411",
+                budget,
+                ("spec", "minAvailable"),
+                "the budget blocks evictions at the minimum",
+                text,
+                f"{fix} (in place of minAvailable)",
+                "note",
+            )
