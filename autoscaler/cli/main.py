@@ -32,5 +32,18 @@ def main() -> None:
     """
 
 
-for command in (run, dry_run, report, demo, explain, check, preflight, simulate, replay, weights, webhook, keda_stand_in):
+for command in (
+    run,
+    dry_run,
+    report,
+    demo,
+    explain,
+    check,
+    preflight,
+    simulate,
+    replay,
+    weights,
+    webhook,
+    keda_stand_in,
+):
     main.add_command(command)

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from autoscaler.catalog.devices import is_mig
 from autoscaler.catalog.model_shapes import ModelShape, bytes_per_parameter, find_shape, is_quantized
 from autoscaler.config.check.fit import ModelFiles, needs_of
+from autoscaler.config.fit import FitVerdict, Load, Range, judge
 from autoscaler.config.preflight import nodes
 from autoscaler.config.preflight.command import Command
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
 from autoscaler.config.preflight.workloads import EnginePod, ModelWorkload, Scene
 from autoscaler.config.yaml import Loc
-from autoscaler.core.model.memory import FitVerdict, Load, Range, judge
 
 DEFAULT_UTILIZATION = 0.92
 MOST_UTILIZATION = 0.95

@@ -9,9 +9,9 @@ from autoscaler.catalog import node_labels
 from autoscaler.catalog.devices import find_device
 from autoscaler.config.check.fit import memory_of
 from autoscaler.config.check.manifests import at, text_at
+from autoscaler.config.fit import Range
 from autoscaler.config.preflight.objects import Manifest
 from autoscaler.config.preflight.workloads import EnginePod, Scene, quantity
-from autoscaler.core.model.memory import Range
 
 NODE_POOL = "karpenter.sh/nodepool"
 CAPACITY_TYPE = "karpenter.sh/capacity-type"
