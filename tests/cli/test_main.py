@@ -455,7 +455,7 @@ def test_check_reads_standard_input_with_its_own_default_policy():
     assert (found.exit_code, found.output) == (0, "checked Policy (1)\n")
     found = CliRunner().invoke(main, ["check", "-"], input=policy + "  weigth: 1\n")
     assert found.exit_code == 1
-    assert found.output.startswith("standard input:6: error: spec.weigth: unknown key")
+    assert found.output.startswith("standard input:6: error: spec.weigth: did you mean weight? unknown key")
     for nothing in ("", "Error: chart not found\n"):
         found = CliRunner().invoke(main, ["check", "-"], input=nothing)
         assert found.exit_code == 1
@@ -467,7 +467,7 @@ def test_check_reads_standard_input_with_its_own_default_policy():
 def test_findings_in_a_pipe_name_standard_input(tmp_path: Path, path: str):
     found = execute(tmp_path, "check", path, piped=_policy("weight: 2", "weigth: 1"))
     assert (found.returncode, found.stderr) == (1, "")
-    assert found.stdout.startswith("standard input:6: error: spec.weigth: unknown key")
+    assert found.stdout.startswith("standard input:6: error: spec.weigth: did you mean weight? unknown key")
 
 
 def test_check_of_one_bad_file_among_good_ones_is_code_1(tmp_path: Path):

@@ -237,7 +237,7 @@ async def test_workload_with_refused_calls_is_reported_and_not_scaled(site: Site
         explained = (await daemon.workload(site.namespace, "llama"))["explanation"]["sentence"]
         for words in (text, told, event["note"], explained):
             assert "spec.triggers[0].metricType: multiplies our count" in words
-            assert "metadata.polisy: unknown key" in words
+            assert "metadata.polisy: did you mean policy? unknown key" in words
 
         await site.patch("ScaledObject", "llama", {"spec": {"triggers": [TRIGGER]}})
         keda.reference.scalerMetadata.clear()

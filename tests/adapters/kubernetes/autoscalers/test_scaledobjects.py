@@ -235,7 +235,7 @@ def test_paused_replicas_always_pauses(count: str):
     [
         ({"metricType": "Value"}, "triggers[0].metricType: multiplies our count"),
         ({"metricType": "Utilization"}, "triggers[0].metricType: multiplies our count"),
-        ({"metadata": {**TRIGGER["metadata"], "polciy": "x"}}, "metadata.polciy: unknown key"),
+        ({"metadata": {**TRIGGER["metadata"], "polciy": "x"}}, "metadata.polciy: did you mean policy? unknown key"),
         ({"metadata": {**TRIGGER["metadata"], "objective.ttft": "fast"}}, "metadata.objective.ttft: not a duration"),
         ({"metadata": {"policy": "batch"}}, "metadata.scalerAddress: missing"),
         ({"metadata": {**TRIGGER["metadata"], "enableTLS": "perhaps"}}, "metadata.enableTLS: 'perhaps'"),
