@@ -52,7 +52,12 @@ experiment_options = options(
     click.option(
         "--policy", type=READABLE_FILE, help="File with one policy; default: the shipped `interactive` policy."
     ),
-    click.option("--against", multiple=True, metavar="all|NAME…", help="Baselines to compare it with."),
+    click.option(
+        "--against",
+        multiple=True,
+        metavar="all|NAME|FILE…",
+        help="Baselines to compare it with, and files with your own scaling rules.",
+    ),
     click.option(
         "--tuned", is_flag=True, help="Also run each baseline at its best setting in hindsight, and show frontiers."
     ),

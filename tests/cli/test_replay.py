@@ -65,6 +65,7 @@ SPAN = ("--start", "2026-01-01T00:00:00Z", "--end")
             ("--workload", "team/llama", "--prometheus", "http://x", *SPAN, "2026-01-01T00:00:15Z"),
             "from --start to --end are 15s, 1 step of 15s; allowed: 2 to ",
         ),
+        (("--workload", "team/llama", "--ticks", __file__, "--against", "no.yaml"), "no.yaml: error: document: cannot"),
         (("--workload", "team/llama", "--ticks", __file__, "--tuned"), "--tuned has no effect without --against"),
         (("--workload", "team/llama", "--ticks", __file__, "--step", "15s"), "--step applies to --prometheus only"),
         (("--workload", "team/llama", "--prometheus", "http://x", "--rate-window", "1m"), "--rate-window"),
@@ -217,6 +218,18 @@ def test_a_signal_ends_a_replay_that_waits_for_a_server_at_once() -> None:
             process.communicate()
 
 
+RULE = """\
+kind: ScaledObject
+metadata: {name: llama, namespace: team}
+spec:
+  scaleTargetRef: {name: llama}
+  minReplicaCount: 1
+  triggers:
+    - {type: prometheus, metadata: {query: sum(vllm:num_requests_running), threshold: "8"}}
+    - {type: prometheus, metadata: {query: count(vllm:cache_config_info) or count(vllm:iterations), threshold: "8"}}
+"""
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("server", ["prometheus", "victoria-metrics"])
 async def test_history_is_replayed_from_a_real_server(
@@ -227,14 +240,15 @@ async def test_history_is_replayed_from_a_real_server(
     witness, _ = witnessed(case, PolicyScaler(case, load().policies["interactive"]))
     begin_s = float(int(datetime.now(UTC).timestamp() - 86_400) // 3600 * 3600)
     told = tuple(samples(witness, begin_s, "team", "llama"))
-    out = tmp_path / "proof.json"
+    out, rule = tmp_path / "proof.json", tmp_path / "rule.yaml"
+    rule.write_text(RULE)
     moments = [datetime.fromtimestamp(begin_s + after_s, UTC).isoformat() for after_s in (0, 1800)]
 
     async def replay(url: str) -> Result:
         return await asyncio.to_thread(
             invoke,
             *("replay", "--prometheus", url, "--workload", "team/llama", "--start", moments[0], "--end", moments[1]),
-            *(*PROFILE, "--against", "keda-queue,static", "--json", out),
+            *(*PROFILE, "--against", "keda-queue,static", rule, "--json", out),
         )
 
     if server == "prometheus":
@@ -247,7 +261,10 @@ async def test_history_is_replayed_from_a_real_server(
     assert result.exit_code == 0, result.output
     written = json.loads(out.read_text())
     by_name = {policy["name"]: policy for policy in written["policies"]}
-    assert list(by_name) == ["ours", "keda-queue", "static", "actual", "recorded"]
+    own = "ScaledObject team/llama"
+    assert list(by_name) == ["ours", "keda-queue", own, "static", "actual", "recorded"]
+    assert by_name[own]["scale_ups"] > 0
+    assert f"{own}: open loop, on the history as it was: spec.triggers[1]" in "\n".join(written["notes"])
     assert written["trace"] == "team/llama"
     assert written["requests"] == pytest.approx(len(trace.arrival_s), rel=0.02)
     assert by_name["recorded"]["gpu_hours"] == pytest.approx(by_name["actual"]["gpu_hours"], rel=0.15)

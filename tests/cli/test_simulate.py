@@ -32,6 +32,45 @@ def test_simulate_prints_the_table_and_writes_json_and_page(trace: Path, tmp_pat
     assert page.read_text().startswith("<!doctype html>")
 
 
+RULE = """\
+kind: ScaledObject
+metadata: {name: llama, namespace: my-team}
+spec:
+  scaleTargetRef: {name: llama}
+  minReplicaCount: 1
+  triggers:
+    - {type: prometheus, metadata: {query: sum(vllm:num_requests_running), threshold: "8"}}
+    - {type: prometheus, metadata: {query: sum(my_metric), threshold: "8"}}
+    - {type: cron, metadata: {timezone: UTC, start: 0 1 * * *, end: 0 2 * * *, desiredReplicas: "9"}}
+    - {type: memory, metadata: {value: "8"}}
+"""
+
+
+def test_own_rule_is_run_and_its_parts_are_told(trace: Path, tmp_path: Path) -> None:
+    out, page, rule = (tmp_path / name for name in ("proof.json", "proof.html", "rule.yaml"))
+    rule.write_text(RULE)
+    options = ("--against", rule, "keda-queue", "--json", out, "--html", page)
+    result = invoke("simulate", "--trace", trace, *PROFILE, *options)
+    assert result.exit_code == 0, result.output
+    written = json.loads(out.read_text())
+    title = "ScaledObject my-team/llama"
+    assert [(policy["name"], policy["own"]) for policy in written["policies"]] == [
+        ("ours", False),
+        ("keda-queue", False),
+        (title, True),
+    ]
+    assert written["policies"][2]["gpu_hours"] > 0
+    told = [note.removeprefix(f"{title}: ") for note in written["notes"] if note.startswith(title)]
+    assert [line.partition(":")[0] for line in told] == [
+        "for its cron trigger, the trace begins on a Monday, 2024-01-01, at midnight UTC",
+        "closed loop, on the simulated signals",
+        "by the clock",
+        "left out, as no history was read",
+        "left out",
+    ]
+    assert f"{title} (own rule)" in result.output and title in page.read_text()
+
+
 def test_a_plan_is_shown_beside_the_bound(trace: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "proof.json", tmp_path / "proof.html"
     result = invoke("simulate", "--trace", trace, *PROFILE, "--planned", "--json", out, "--html", page)
@@ -299,6 +338,7 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
         ((*PROFILE, "--start", "5m", "--end", "2m"), "--start is 5m; it must be before --end, 2m"),
         ((*PROFILE, "--end", "11m"), "--end is 11m; allowed: at most the length of the trace, 10m"),
         ((*PROFILE, "--start", "0s", "--end", "11m"), "--end is 11m; allowed"),
+        ((*PROFILE, "--against", "missing.yaml"), "missing.yaml: error: document: cannot be read"),
         ((*PROFILE, "--tuned"), "--tuned has no effect without --against NAME"),
         ((*PROFILE, "--ray", "--jobs", "2"), "--jobs has no effect with --ray"),
         ((*PROFILE, "--json", "-"), "not the name of a file, found '-'; allowed: ./- for a file of this name"),

@@ -146,7 +146,8 @@ def delay_s(value: object, direction: Loc) -> float:
 
 def policies(value: object, direction: Loc) -> list[tuple[str, int]]:
     """Return the HPA policies of one direction as (type, value); [] if one is invalid."""
-    if any(fault.place[: len(direction) + 1] == (*direction, "policies") for fault in _direction(value, direction)):
+    place = (*direction, "policies")
+    if any(fault.place[: len(place)] == place for fault in direction_faults(value, direction)):
         return []
     stated = at(value, *direction, "policies")
     return [(str(at(step, "type")), int(str(at(step, "value")))) for step in stated] if isinstance(stated, list) else []
@@ -168,18 +169,24 @@ def faults(value: object, ours: Sequence[int], book: PolicyBook | None = None) -
                 yield TriggerFault((*place, key), *unknown("unknown key", known, key), shows=False)
     yield from _target(value)
     yield from _trigger(value, ours[0], book)
+    yield from field_faults(value)
+
+
+def field_faults(value: object) -> Iterator[TriggerFault]:
+    """Yield the problems of counts, intervals, fallback and behavior, which do not depend on the triggers."""
     yield from _counts(value)
     for direction in (UP, DOWN):
-        yield from _direction(value, direction)
-    yield from _check_integer(value, POLLING, POLL_SECONDS)
-    yield from _check_integer(value, COOLDOWN, SECONDS)
-    yield from _check_integer(value, INITIAL_COOLDOWN, SECONDS)
+        yield from direction_faults(value, direction)
+    yield from check_integer(value, POLLING, POLL_SECONDS)
+    yield from check_integer(value, COOLDOWN, SECONDS)
+    yield from check_integer(value, INITIAL_COOLDOWN, SECONDS)
     if at(value, *FALLBACK) is not None:
-        yield from _check_integer(value, (*FALLBACK, "failureThreshold"), _FAILURES, required=True)
-        yield from _check_integer(value, (*FALLBACK, "replicas"), LEAST, required=True)
+        yield from check_integer(value, (*FALLBACK, "failureThreshold"), _FAILURES, required=True)
+        yield from check_integer(value, (*FALLBACK, "replicas"), LEAST, required=True)
 
 
-def _check_integer(value: object, place: Loc, kind: Integer, required: bool = False) -> Iterator[TriggerFault]:
+def check_integer(value: object, place: Loc, kind: Integer, required: bool = False) -> Iterator[TriggerFault]:
+    """Yield the problem of a whole number, if there is one."""
     found = at(value, *place)
     if found is None:
         if required:
@@ -236,9 +243,9 @@ def _trigger(value: object, index: int, book: PolicyBook | None) -> Iterator[Tri
 
 
 def _counts(value: object) -> Iterator[TriggerFault]:
-    yield from _check_integer(value, MIN, LEAST)
-    yield from _check_integer(value, MAX, MOST)
-    yield from _check_integer(value, IDLE, LEAST)
+    yield from check_integer(value, MIN, LEAST)
+    yield from check_integer(value, MAX, MOST)
+    yield from check_integer(value, IDLE, LEAST)
     least, most = integer(value, MIN, LEAST, DEFAULT_MIN), integer(value, MAX, MOST, DEFAULT_MAX)
     idle = integer(value, IDLE, LEAST)
     if least is not None and most is not None and least > most:
@@ -251,12 +258,13 @@ def _counts(value: object) -> Iterator[TriggerFault]:
             yield TriggerFault(IDLE, "not below minReplicaCount", allowed)
 
 
-def _direction(value: object, place: Loc) -> Iterator[TriggerFault]:
+def direction_faults(value: object, place: Loc) -> Iterator[TriggerFault]:
+    """Yield the problems of `behavior.scaleUp` or `behavior.scaleDown`."""
     rules = mapping(at(value, *place))
     select = rules.get("selectPolicy")
     if select is not None and select not in _SELECTS:
         yield TriggerFault((*place, "selectPolicy"), *unknown("unknown", _SELECTS, str(select)))
-    yield from _check_integer(value, (*place, "stabilizationWindowSeconds"), WINDOW)
+    yield from check_integer(value, (*place, "stabilizationWindowSeconds"), WINDOW)
     if (stated := rules.get("tolerance")) is not None:
         try:
             TOLERANCE.read(stated)
@@ -274,5 +282,5 @@ def _direction(value: object, place: Loc) -> Iterator[TriggerFault]:
         if kind not in _STEP_TYPES:
             problem = "missing" if kind is None else "unknown"
             yield TriggerFault((*item, "type"), *unknown(problem, _STEP_TYPES, str(kind)))
-        yield from _check_integer(value, (*item, "value"), _STEP, required=True)
-        yield from _check_integer(value, (*item, "periodSeconds"), _PERIOD, required=True)
+        yield from check_integer(value, (*item, "value"), _STEP, required=True)
+        yield from check_integer(value, (*item, "periodSeconds"), _PERIOD, required=True)

@@ -6,9 +6,7 @@
 from collections.abc import Mapping
 
 from autoscaler.lab.baselines.base import Axis, Baseline, Params
-from autoscaler.lab.baselines.hpa import HPA_INFLIGHT
-from autoscaler.lab.baselines.keda import KEDA_QUEUE, KEDA_RPS
-from autoscaler.lab.baselines.knative import KNATIVE_KPA
+from autoscaler.lab.baselines.default_rules import HPA_INFLIGHT, KEDA_QUEUE, KEDA_RPS, KNATIVE_KPA
 from autoscaler.lab.baselines.llmd import LLMD_SLO
 from autoscaler.lab.baselines.static import STATIC
 

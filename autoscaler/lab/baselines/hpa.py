@@ -1,108 +1,121 @@
-"""The algorithm of the HorizontalPodAutoscaler for one metric, and a scaler on requests in flight.
+"""The algorithm of the HorizontalPodAutoscaler.
 
 Source: Kubernetes 1.36, pkg/controller/podautoscaler/horizontal.go and replica_calculator.go; autoscaling/v2. Sync
-every 15 s. Tolerance 0.1 both ways. Up: at most the larger of 4 pods and 100 % per 15 s, no stabilization. Down: 100 %
-per 15 s, to the highest recommendation of 300 s.
+every 15 s.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
 
-from autoscaler.lab.baselines.base import MIN_REPLICAS, POSITIVE, Axis, Baseline, Params, concurrencies_to_try, number
-from autoscaler.lab.baselines.signals import inflight
-from autoscaler.lab.replay.case import Case, Scaler, View
+import numpy as np
 
-SYNC_S = 15.0
-TOLERANCE = 0.1
+from autoscaler.config.rules.rule import BehaviorPolicy, Direction, HpaRule, Metric
+from autoscaler.core.table.columns import FloatColumn
 
 
-@dataclass(frozen=True)
-class HpaPolicy:
-    """A scaling policy: at most this much per period."""
+def propose(metric: Metric, values: FloatColumn, current: int, ready: int, hpa: HpaRule) -> int | None:
+    """Return the count that one metric asks for; None: it is invalid.
 
-    kind: Literal["Pods", "Percent"]
-    value: float
-    period_s: float = SYNC_S
+    values: what the metrics API answers, of which the sum counts; for a Pods metric one value per ready pod.
+    current: spec.replicas, at least 1. Value 12 and target 5 give 3; 10.9 and target 5 keep 2: the ratio is 1.09.
+    """
+    if not len(values):
+        return None
+    milli = np.floor(values * 1000 + 1e-6)  # quantities have three decimals
+    target = math.floor(metric.target * 1000 + 1e-6)
+    if metric.per_pod:
+        return _propose_by_pods(milli, target, current, hpa)
+    total = float(milli.sum())
+    if metric.is_average:
+        ratio = total / (float(target) * current)
+        return current if _is_tolerated(ratio, hpa) else math.ceil(total / target)
+    ratio = total / target
+    return current if _is_tolerated(ratio, hpa) else math.ceil(ratio * ready)
 
 
-@dataclass(frozen=True)
-class Direction:
-    """`behavior.scaleUp` or `behavior.scaleDown`; the policy that allows most applies."""
-
-    stabilization_s: float
-    policies: tuple[HpaPolicy, ...]
+def _is_tolerated(ratio: float, hpa: HpaRule) -> bool:
+    return 1.0 - hpa.down.tolerance <= ratio <= 1.0 + hpa.up.tolerance
 
 
-UP = Direction(0.0, (HpaPolicy("Pods", 4), HpaPolicy("Percent", 100)))
-DOWN = Direction(300.0, (HpaPolicy("Percent", 100),))
+def _propose_by_pods(milli: FloatColumn, target: int, current: int, hpa: HpaRule) -> int:
+    """Return the count of a Pods metric. A pod without one counts as 0 upwards, and as at its target downwards."""
+    missing = max(current - len(milli), 0)
+    ratio = float(milli.sum() // len(milli)) / target
+    if not missing:
+        return current if _is_tolerated(ratio, hpa) else math.ceil(ratio * len(milli))
+    filled = float(milli.sum()) + (missing * target if ratio < 1 else 0)
+    pods = len(milli) + missing if ratio != 1 else len(milli)
+    again = float(filled // pods) / target
+    if _is_tolerated(again, hpa) or (ratio < 1 < again) or (again < 1 < ratio):
+        return current
+    count = math.ceil(again * pods)
+    turned = (again < 1 and count > current) or (again > 1 and count < current)
+    return current if turned else count
 
 
-class HpaRule:
-    """One HPA with an external metric of type AverageValue. `sync` is one pass of its controller."""
+class HpaController:
+    """One HPA. `sync` is one pass of its controller."""
 
-    def __init__(
-        self,
-        target: float,
-        least: int,
-        most: int,
-        up: Direction = UP,
-        down: Direction = DOWN,
-        tolerance: float = TOLERANCE,
-    ) -> None:
-        self.target, self.least, self.most = target, max(least, 1), most
-        self.up, self.down, self.tolerance = up, down, tolerance
+    def __init__(self, hpa: HpaRule) -> None:
+        self.hpa = hpa
         self._recommendations: list[tuple[float, int]] = []
         self._changes: list[tuple[float, int]] = []
 
-    def sync(self, now_s: float, current: int, value: float) -> int:
-        """Return the new count for the sum of the metric. At zero the HPA is disabled."""
+    def sync(self, now_s: float, current: int, proposals: Sequence[int | None]) -> int:
+        """Return the new count for the proposals of all metrics. At zero the HPA is disabled.
+
+        The largest proposal wins. While a metric is invalid the count does not fall; while all are, it stays.
+        """
+        self._recommendations = self._recommendations or [(now_s, current)]  # the first count is also the first one
         if current == 0:
             return 0
-        bounded = min(max(current, self.least), self.most)
+        bounded = min(max(current, self.hpa.least), self.hpa.most)
         if bounded != current:
             return self._record(now_s, current, bounded)
-        return self._record(now_s, current, self._limit(now_s, current, self._stabilize(now_s, current, value)))
-
-    def recommend(self, current: int, value: float) -> int:
-        """Return the recommendation: value 12 and target 5 give 3; 10.9 and target 5 keep 2 (ratio 1.09)."""
-        milli = int(value * 1000)  # quantities have three decimals
-        per_replica = int(self.target * 1000)
-        ratio = milli / (per_replica * current)
-        if 1 - self.tolerance <= ratio <= 1 + self.tolerance:
+        valid = [proposal for proposal in proposals if proposal is not None]
+        if not valid or (len(valid) < len(proposals) and max(valid) < current):
             return current
-        return math.ceil(milli / per_replica)
+        return self._record(now_s, current, self._limit(now_s, current, self._stabilize(now_s, current, max(valid))))
 
-    def _stabilize(self, now_s: float, current: int, value: float) -> int:
+    def _stabilize(self, now_s: float, current: int, recommendation: int) -> int:
         """Return the lowest recommendation of the upward window if above, the highest of the downward one if below.
 
-        The first count is also the first recommendation.
+        Without a stated behavior only the latter counts, and it may be above the count.
         """
-        recommendation = self.recommend(current, value)
-        self._recommendations = self._recommendations or [(now_s, current)]
+        up_s, down_s = self.hpa.up.stabilization_s, self.hpa.down.stabilization_s
         least = most = recommendation
         for at_s, count in self._recommendations:
-            if now_s - at_s < self.up.stabilization_s:
+            if now_s - at_s < up_s:
                 least = min(least, count)
-            if now_s - at_s < self.down.stabilization_s:
+            if now_s - at_s < down_s:
                 most = max(most, count)
-        longest_s = max(self.up.stabilization_s, self.down.stabilization_s)
+        longest_s = max(up_s, down_s)
         self._recommendations = [entry for entry in self._recommendations if now_s - entry[0] < longest_s]
         self._recommendations.append((now_s, recommendation))
+        if not self.hpa.stated:
+            return most
         return least if current < least else min(most, current)
 
     def _limit(self, now_s: float, current: int, desired: int) -> int:
+        hpa = self.hpa
+        if not hpa.stated:
+            return min(max(desired, hpa.least), max(2 * current, 4), hpa.most)
         if desired > current:
-            most = max(self._policy_limit(now_s, current, policy, 1) for policy in self.up.policies)
-            return min(desired, max(most, current), self.most)
+            return min(desired, max(self._furthest(now_s, current, hpa.up, 1), current), hpa.most)
         if desired < current:
-            least = min(self._policy_limit(now_s, current, policy, -1) for policy in self.down.policies)
-            return max(desired, min(least, current), self.least)
+            return max(desired, min(self._furthest(now_s, current, hpa.down, -1), current), hpa.least)
         return current
 
-    def _policy_limit(self, now_s: float, current: int, policy: HpaPolicy, sign: int) -> int:
+    def _furthest(self, now_s: float, current: int, direction: Direction, sign: int) -> int:
+        """Return the furthest count that the policies of a direction allow."""
+        if direction.select == "Disabled":
+            return current
+        limits = [self._policy_limit(now_s, current, policy, sign) for policy in direction.policies]
+        return max(limits) if (direction.select == "Max") == (sign > 0) else min(limits)
+
+    def _policy_limit(self, now_s: float, current: int, policy: BehaviorPolicy, sign: int) -> int:
         """Return the furthest count that a policy allows from the count at the beginning of its period."""
         start = current - sum(change for at_s, change in self._changes if now_s - at_s < policy.period_s)
         if policy.kind == "Pods":
@@ -111,47 +124,7 @@ class HpaRule:
 
     def _record(self, now_s: float, current: int, desired: int) -> int:
         if desired != current:
-            longest_s = max(policy.period_s for policy in (*self.up.policies, *self.down.policies))
+            longest_s = max(policy.period_s for policy in (*self.hpa.up.policies, *self.hpa.down.policies))
             self._changes = [entry for entry in self._changes if now_s - entry[0] < longest_s]
             self._changes.append((now_s, desired - current))
         return desired
-
-
-class HpaInflight:
-    """Keeps running and waiting requests per replica at a target.
-
-    Defect fixed: requests held by a gateway count even without a ready pod. It cannot leave zero, so the minimum is 1.
-    """
-
-    name = "hpa-inflight"
-    period_s = SYNC_S
-
-    def __init__(self, case: Case, target: float, stabilization_s: float, least: int = 1) -> None:
-        self._hpa = HpaRule(target, least, case.max_replicas, down=Direction(stabilization_s, DOWN.policies))
-
-    def decide(self, view: View) -> int:
-        return self._hpa.sync(view.now_s, max(view.desired, 1), inflight(view.totals))
-
-
-def _make(case: Case, params: Params) -> Scaler:
-    return HpaInflight(
-        case, number(params, "target"), number(params, "stabilization_s"), int(number(params, MIN_REPLICAS))
-    )
-
-
-def _axes(case: Case) -> tuple[Axis, ...]:
-    return (
-        Axis("target", concurrencies_to_try(case), within=POSITIVE),
-        Axis("stabilization_s", (60.0, 300.0, 900.0)),
-        Axis(MIN_REPLICAS, (1.0,)),
-    )
-
-
-def _default(case: Case) -> Params:
-    """As in llm-d's guide (guides/workload-autoscaling/keda-epp): 16 running requests per replica."""
-    return {"target": 16.0, "stabilization_s": DOWN.stabilization_s, MIN_REPLICAS: 1.0}
-
-
-HPA_INFLIGHT = Baseline(
-    "hpa-inflight", "Kubernetes 1.36 HPA, AverageValue of running + waiting", _make, _axes, _default
-)

@@ -10,21 +10,29 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from autoscaler.config.rules.query import recognize
+from autoscaler.config.rules.rule import BehaviorPolicy, Closed, Direction, HpaRule, Keda, Metric, Rule
+from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.baselines.base import MIN_REPLICAS, Axis, Baseline, Params, min_replicas_to_try, number
-from autoscaler.lab.baselines.hpa import Direction, HpaPolicy, HpaRule
-from autoscaler.lab.baselines.keda import COOLDOWN_S, Keda
+from autoscaler.lab.baselines.default_rules import COOLDOWN_S, HELD
+from autoscaler.lab.baselines.own_rule import OwnRule, RuleSetting
+from autoscaler.lab.baselines.past import ScrapedPast
 from autoscaler.lab.baselines.signals import MovingMean, inflight, itl_quantile_s, ttft_quantile_s
-from autoscaler.lab.replay.case import Case, Goal, Scaler, View
+from autoscaler.lab.replay.case import Case, Goal, Scaler
 
 RATE_WINDOW_S = 60.0
 MEAN_WINDOW_S = 45.0
 MOST_SATURATION = 2.0
 HIGH, LOW = 0.55, 0.40
-UP = Direction(30.0, (HpaPolicy("Percent", 100, 60.0), HpaPolicy("Pods", 4, 60.0)))
-DOWN = Direction(180.0, (HpaPolicy("Pods", 1, 120.0),))
+# Defect fixed: under the HPA's default tolerance, 10 replicas never become 11, nor 20 become 19.
+UP = Direction(30.0, (BehaviorPolicy("Percent", 100, 60.0), BehaviorPolicy("Pods", 4, 60.0)), tolerance=0.0)
+DOWN = Direction(180.0, (BehaviorPolicy("Pods", 1, 120.0),), tolerance=0.0)
+COUNT = "count"
 
 
-def saturation(view: View, goal: Goal) -> float:
+def saturation(view: ScrapedPast, goal: Goal) -> float:
     """Return the worse of the two p90 latencies over their objectives, at most 2; 0 without traffic."""
     ratios = (
         ttft_quantile_s(view, 0.9, RATE_WINDOW_S) / goal.ttft_s,
@@ -50,21 +58,23 @@ class _SloRule:
         self._goal, self._high, self._low = case.goal, high, low
         self._mean = MovingMean(MEAN_WINDOW_S)
 
-    def __call__(self, view: View) -> float:
-        s = self._mean.add(view.now_s, saturation(view, self._goal))
-        if view.desired == 0:
-            return 0.0
-        desired = desired_replicas(view.desired, view.ready, s, self._high, self._low)
+    def __call__(self, past: ScrapedPast) -> FloatColumn:
+        s = self._mean.add(past.now_s, saturation(past, self._goal))
+        if past.desired == 0:
+            return np.array([float(past.totals.gateway_waiting > 0)])  # a queue at the gateway wakes one replica
+        desired = desired_replicas(past.desired, past.ready, s, self._high, self._low)
         # KEDA scales to zero, by its activation metric: the requests in the pool.
-        return float(max(desired, 1 if inflight(view.totals) > 0 else 0))
+        return np.array([float(max(desired, 1 if inflight(past.totals) > 0 else 0))])
 
 
 def _make(case: Case, params: Params) -> Scaler:
     high = number(params, "high")
-    rule = _SloRule(case, high, high * number(params, "low_share"))
+    reader = _SloRule(case, high, high * number(params, "low_share"))
     least = int(number(params, MIN_REPLICAS))
-    # Defect fixed: under the HPA's default tolerance, 10 replicas never become 11, nor 20 become 19.
-    return Keda("llmd-slo", rule, HpaRule(1.0, least, case.max_replicas, UP, DOWN, tolerance=0.0), least)
+    metric = Metric(COUNT, Closed(recognize(HELD)), 1.0)
+    hpa = HpaRule(max(least, 1), case.max_replicas, UP, DOWN)
+    rule = Rule("baseline", "llmd-slo", "", "", "", (metric,), hpa, Keda(least=least))
+    return OwnRule(RuleSetting(rule, 0.0), case.start_replicas, rule.name, {COUNT: reader})
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from autoscaler.core.table.histogram import quantile
-from autoscaler.lab.replay.case import Totals, View
+from autoscaler.lab.baselines.past import ScrapedPast
+from autoscaler.lab.replay.case import Totals
 from autoscaler.sim.engine.metrics import TOKEN_GAP_BOUNDS_S, TTFT_BOUNDS_S
 
 TTFT = np.array([*TTFT_BOUNDS_S, np.inf])
@@ -26,19 +27,19 @@ def inflight(totals: Totals) -> float:
     return float(totals.running.sum()) + waiting(totals)
 
 
-def rate(view: View, counter: Counter, window_s: float) -> float:
+def rate(view: ScrapedPast, counter: Counter, window_s: float) -> float:
     """Return the rate of a counter over the window, per second; 0 before two scrapes."""
     before, now = view.totals_ago(window_s), view.totals
     passed_s = now.time_s - before.time_s
     return (getattr(now, counter) - getattr(before, counter)) / passed_s if passed_s > 0 else 0.0
 
 
-def ttft_quantile_s(view: View, q: float, window_s: float) -> float:
+def ttft_quantile_s(view: ScrapedPast, q: float, window_s: float) -> float:
     """Return a quantile of TTFT in the window, in seconds; NaN without requests."""
     return float(quantile(q, TTFT, view.totals.ttft_buckets - view.totals_ago(window_s).ttft_buckets))
 
 
-def itl_quantile_s(view: View, q: float, window_s: float) -> float:
+def itl_quantile_s(view: ScrapedPast, q: float, window_s: float) -> float:
     """Return a quantile of the gaps between tokens in the window, in seconds; NaN without gaps."""
     return float(quantile(q, GAPS, view.totals.itl_buckets - view.totals_ago(window_s).itl_buckets))
 

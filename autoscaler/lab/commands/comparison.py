@@ -12,6 +12,7 @@ from rich.console import Console
 from autoscaler.adapters.standard_output import printing
 from autoscaler.config.policy.schema import Policy
 from autoscaler.config.values import show_duration
+from autoscaler.lab.baselines.own_rule import RuleSetting
 from autoscaler.lab.commands.options import ExperimentOptions
 from autoscaler.lab.compare.compare import compare
 from autoscaler.lab.compare.experiment import Experiment, goal_from_policy, with_start_replicas
@@ -77,11 +78,16 @@ def set_start_replicas(options: ExperimentOptions, experiment: Experiment, progr
 
 
 def run_comparison(
-    options: ExperimentOptions, experiment: Experiment, against: Sequence[str], progress: ProgressBar
+    options: ExperimentOptions,
+    experiment: Experiment,
+    against: Sequence[str],
+    progress: ProgressBar,
+    rules: Sequence[RuleSetting] = (),
 ) -> Comparison:
     return compare(
         replace(experiment, notes=(*experiment.notes, *_note_unusual_options(options))),
         against,
+        rules=rules,
         tuned=options.tuned,
         offline_plan=options.offline_plan,
         workers=options.jobs,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from autoscaler.config.policy.parse import load, read_policies
 from autoscaler.config.policy.schema import Policy
+from autoscaler.config.rules.read import NONE, read_files
+from autoscaler.config.rules.rule import Rule
+from autoscaler.config.yaml import SUFFIXES
 from autoscaler.lab.baselines import BASELINES
 from autoscaler.lab.report import output_files
 
 ALL = "all"
+RULE_SUFFIXES = (*SUFFIXES, ".json")
+MOST_RULES = 16  # each is a run of its own
 
 
 @dataclass(frozen=True)
@@ -20,7 +26,7 @@ class ExperimentOptions:
 
     profile: str  # name or file
     policies: tuple[Path, ...]  # one policy; none: the shipped `interactive`
-    against: tuple[str, ...]
+    against: tuple[str, ...]  # names of baselines, and files with scaling rules
     tuned: bool
     offline_plan: bool  # also search a schedule with the whole trace known
     cold_start_s: float
@@ -50,12 +56,36 @@ class ExperimentOptions:
 
 
 def select_baselines(named: Sequence[str]) -> tuple[str, ...]:
-    """Return the selected baselines. Raises ValueError for an unknown name, and lists the known ones."""
-    names = [name for each in named for name in each.replace(",", " ").split()]
+    """Return the selected baselines; files are passed over. Raises ValueError for an unknown name, and lists all."""
+    names = [name for each in named if not is_file(each) for name in each.replace(",", " ").split()]
+    if named and not names and any(map(is_file, named)):
+        return ()
     unknown = [name for name in names if name not in (ALL, *BASELINES)]
     if unknown or (named and not names):
-        raise ValueError(f"no baseline {(unknown or named)[0]!r}; allowed: {ALL}, {', '.join(BASELINES)}")
+        known = f"{ALL}, {', '.join(BASELINES)}, or a file *.yaml with scaling rules"
+        raise ValueError(f"no baseline {(unknown or named)[0]!r}; allowed: {known}")
     return tuple(BASELINES) if ALL in names else tuple(dict.fromkeys(names))
+
+
+def is_file(word: str) -> bool:
+    """Return whether a word of `--against` names a file."""
+    return word.endswith(RULE_SUFFIXES) or "/" in word
+
+
+def read_rules(named: Sequence[str], recorded: Mapping[str, str] = NONE) -> tuple[Rule, ...]:
+    """Return the scaling rules in the files of `--against`. Raises PolicyError with every problem.
+
+    recorded: expressions of recording rules by name.
+    """
+    files = [Path(word) for word in named if is_file(word)]
+    rules = read_files(files, recorded) if files else ()
+    if len(rules) > MOST_RULES:
+        raise ValueError(f"--against names {len(rules)} scaling rules; allowed: at most {MOST_RULES}")
+    repeated = [title for title, count in Counter(rule.title for rule in rules).items() if count > 1]
+    if repeated:
+        places = ", ".join(rule.place for rule in rules if rule.title == repeated[0])
+        raise ValueError(f"--against: {repeated[0]} is given more than once, in {places}; allowed: each rule once")
+    return rules
 
 
 def load_policy(paths: tuple[Path, ...]) -> Policy:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
 from autoscaler.config.policy.schema import Policy
 from autoscaler.config.values import show_duration
+from autoscaler.lab.baselines.own_rule import RuleSetting
 from autoscaler.lab.commands.comparison import (
     check_learning,
     make_case,
@@ -17,7 +20,7 @@ from autoscaler.lab.commands.comparison import (
     set_start_replicas,
     write_results,
 )
-from autoscaler.lab.commands.options import ExperimentOptions, check_outputs, load_policy, select_baselines
+from autoscaler.lab.commands.options import ExperimentOptions, check_outputs, load_policy, read_rules, select_baselines
 from autoscaler.lab.compare.experiment import Experiment, check_cases
 from autoscaler.lab.replay.case import Trace
 from autoscaler.lab.replay.inputs import client_table, trace_file, transform
@@ -25,6 +28,10 @@ from autoscaler.lab.replay.progress import Progress, part_progress
 from autoscaler.lab.report.progress_bar import ProgressBar
 from autoscaler.sim.engine import profile_file
 from autoscaler.sim.engine.profiles import ReplicaSpec
+
+# A trace has no date, and cron triggers need one.
+TRACE_START_S = datetime(2024, 1, 1, tzinfo=UTC).timestamp()
+TRACE_START = "for its cron trigger, the trace begins on a Monday, 2024-01-01, at midnight UTC"
 
 
 def simulate(options: ExperimentOptions, files: Sequence[Path], scale: float, interval: tuple[float, float]) -> int:
@@ -34,12 +41,16 @@ def simulate(options: ExperimentOptions, files: Sequence[Path], scale: float, in
     """
     check_outputs(options, *files)
     against = select_baselines(options.against)
+    rules = [RuleSetting(rule, TRACE_START_S) for rule in read_rules(options.against)]
+    for rule in rules:
+        rule.check()
     name, replica_spec = profile_file.find(options.profile)
     policy = load_policy(options.policies)
     if replica_spec.gpus > options.gpus:
         raise ValueError(
             f"--gpus is {options.gpus:g}; allowed: at least the {replica_spec.gpus:g} that one replica of {name} takes"
         )
+    told = [f"{rule.rule.title}: {TRACE_START}" for rule in rules if rule.rule.has_cron]
     console = Console(stderr=True)
     with ProgressBar("reading traces", console) as progress:
         read = [
@@ -52,6 +63,7 @@ def simulate(options: ExperimentOptions, files: Sequence[Path], scale: float, in
             _make_experiment(options, name, replica_spec, policy, file, titles[file], models, notes, scale)
             for file, models, notes in read
         ]
+        experiments = [replace(experiment, notes=(*experiment.notes, *told)) for experiment in experiments]
         for experiment in experiments:
             check_cases(*experiment.cases)
         experiments = [
@@ -61,7 +73,7 @@ def simulate(options: ExperimentOptions, files: Sequence[Path], scale: float, in
     comparisons = []
     for experiment in experiments:
         with ProgressBar(f"simulating {experiment.trace}", console) as progress:
-            comparisons.append(run_comparison(options, experiment, against, progress))
+            comparisons.append(run_comparison(options, experiment, against, progress, rules))
         if not options.outputs:  # without files to write, show each trace when it is done
             write_results(options, [comparisons.pop()])
     write_results(options, comparisons)

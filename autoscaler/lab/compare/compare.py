@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from autoscaler.config.policy.schema import Policy
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.baselines import BASELINES
+from autoscaler.lab.baselines.own_rule import OwnRule, RuleSetting
 from autoscaler.lab.bounds.estimate import estimate_replica_s
 from autoscaler.lab.bounds.lower_bound import compute_lower_bound
 from autoscaler.lab.bounds.offline_plan import OfflinePlanScaler, PlannedCounts, search_offline_plan
@@ -43,13 +44,18 @@ class Candidate:
     name: str
     policy: Policy
     settings: tuple[Params, ...] = ()
+    rule: RuleSetting | None = None  # a rule that its owner has written
 
     def starting_case(self, cases: Sequence[Case], place: int) -> Case:
         """Return the case at `place` with the initial replicas of this policy."""
         case = cases[place]
+        if self.rule is not None:
+            return replace(case, start_replicas=self.rule.start_replicas(case.start_replicas))
         return case if self.name == OURS else BASELINES[self.name].starting_case(case, self.settings[place])
 
     def scaler(self, case: Case, place: int) -> Scaler:
+        if self.rule is not None:
+            return OwnRule(self.rule, case.start_replicas)
         return (
             PolicyScaler(case, self.policy) if self.name == OURS else BASELINES[self.name](case, self.settings[place])
         )
@@ -65,6 +71,7 @@ def compare(
     experiment: Experiment,
     against: Sequence[str],
     *,
+    rules: Sequence[RuleSetting] = (),
     tuned: bool = False,
     offline_plan: bool = False,
     attainments: Sequence[float] = OURS_ATTAINMENTS,
@@ -74,9 +81,9 @@ def compare(
 ) -> Comparison:
     """Run the policy and the baselines named in `against` over every workload of `experiment`, and sum up the results.
 
-    against: keys of `BASELINES`. tuned: also run each baseline at its best setting in hindsight, and compute the
-    frontier of every policy. offline_plan: also search a schedule with the whole trace known. attainments: goals of
-    `ours` on its frontier.
+    against: keys of `BASELINES`. rules: run beside them as they are. tuned: also run each baseline at its best setting
+    in hindsight, and compute the frontier of every policy. offline_plan: also search a schedule with the whole trace
+    known. attainments: goals of `ours` on its frontier.
 
     With a learning part, scores, bound and offline plan cover the part after it. Each baseline then also runs at the
     setting that was best in the learning part.
@@ -90,18 +97,21 @@ def compare(
     learned, counted = split_learning(experiment.cases)
     if learned and offline_plan:  # only an offline plan starts at the scored part
         counted = [with_start_replicas(case) for case in counted]
-    study = _Study(
-        experiment, tuple(against), tuned, tuple(attainments) if tuned else (), tuple(learned), tuple(counted)
-    )
+    goals = tuple(attainments) if tuned else ()
+    study = _Study(experiment, tuple(against), tuple(rules), tuned, goals, tuple(learned), tuple(counted))
     stages = study.searches(offline_plan)
     results = iter(run_searches([each for stage in stages for each in stage], study.shared, workers, ray, progress))
-    bounds, ours, plans, best, before, others = ([next(results) for _ in stage] for stage in stages)
+    bounds, ours, plans, best, before, others, own = ([next(results) for _ in stage] for stage in stages)
     found = _Found(
         bounds=bounds,
         ours=dict(zip(study.goals, ours, strict=True)),
         defaults=[
             PolicyRun(each.name, False, _shared(each.settings), score, timeline, default=True)
             for each, (score, timeline) in zip(study.documented, others, strict=True)
+        ],
+        own=[
+            PolicyRun(each.name, False, {}, score, timeline, own=True)
+            for each, (score, timeline) in zip(study.own, own, strict=True)
         ],
         tuned=sorted(best, key=lambda each: study.against.index(each[0].name)),
         learned=sorted(before, key=lambda run: study.against.index(run.name)),
@@ -132,6 +142,7 @@ class _Study:
 
     experiment: Experiment
     against: tuple[str, ...]
+    rules: tuple[RuleSetting, ...]  # that owners have written
     tuned: bool
     attainments: tuple[float, ...]  # goals on the frontier of `ours`
     learned: tuple[Case, ...]  # learning part of each case, if there is one
@@ -155,6 +166,11 @@ class _Study:
         return [Candidate(name, policy, tuple(_default(name, case) for case in cases)) for name in names]
 
     @property
+    def own(self) -> list[Candidate]:
+        """The rules of owners."""
+        return [Candidate(each.rule.title, self.experiment.policy, rule=each) for each in self.rules]
+
+    @property
     def searched(self) -> list[str]:
         """The baselines whose best setting is searched on the whole trace."""
         return [name for name in self.against if self.tuned or not (BASELINES[name].default or self.learned)]
@@ -172,12 +188,14 @@ class _Study:
             [_tuning_search(experiment, name) for name in counts_first if name in self.searched],
             [_learning_search(experiment, name, self.learned, places.stop) for name in counts_first if self.learned],
             [_run_search(experiment, candidate) for candidate in self.documented],
+            [_run_search(experiment, candidate) for candidate in self.own],
         ]
 
     def notes(self, offline_plan: bool) -> list[str]:
         """Return what a reader should know of these runs."""
         names = [each.name for each in self.documented]
-        notes = [f"{name} (default): {BASELINES[name].derived}" for name in names if BASELINES[name].derived]
+        notes = [line for rule in self.rules for line in rule.lines()]
+        notes += [f"{name} (default): {BASELINES[name].derived}" for name in names if BASELINES[name].derived]
         if math.isnan(self.experiment.cases[0].goal.ttft_s):
             notes.append("without a TTFT objective a request may wait for as long as it likes: the bound is 0")
         if not self.experiment.shared or len(self.experiment.cases) == 1:
@@ -198,6 +216,7 @@ class _Found:
     bounds: list[tuple[float, float]]  # lower bound and estimate of each case, in GPU-hours
     ours: dict[float, tuple[Score, FloatColumn]]  # by attainment goal, that of the policy first
     defaults: list[PolicyRun]  # baselines at their documented settings
+    own: list[PolicyRun]  # rules of owners
     tuned: list[tuple[PolicyRun, list[Point]]]  # baselines at their best settings, and the tried ones
     learned: list[PolicyRun]  # baselines at the setting that was best in the learning part
 
@@ -207,7 +226,7 @@ class _Found:
 
     @property
     def untuned(self) -> list[PolicyRun]:
-        return [PolicyRun(OURS, False, {}, *next(iter(self.ours.values()))), *self.defaults]
+        return [PolicyRun(OURS, False, {}, *next(iter(self.ours.values()))), *self.defaults, *self.own]
 
     @property
     def runs(self) -> list[PolicyRun]:
@@ -215,7 +234,8 @@ class _Found:
 
     def frontier(self, study: _Study) -> dict[str, tuple[Point, ...]]:
         """Return every tried setting, by policy."""
-        points: dict[str, list[Point]] = {name: [] for name in (OURS, *study.against)}
+        names = (OURS, *study.against, *(each.name for each in self.own))
+        points: dict[str, list[Point]] = {name: [] for name in names}
         for run in self.untuned:
             points[run.name].append(_point(run.params, run.score))
         points[OURS] += [_point({"attainment": goal}, self.ours[goal][0]) for goal in study.attainments]

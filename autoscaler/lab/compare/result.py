@@ -38,6 +38,7 @@ class PolicyRun:
     score: Score
     timeline: FloatColumn  # float64[T, 5]: time (s), desired, ready, running, waiting; empty: not kept
     default: bool = False  # a baseline at its documented setting
+    own: bool = False  # a rule that its owner has written
     before: LearningResult | None = None  # result of the setting in the learning part; None: not chosen there
 
 

@@ -82,6 +82,7 @@ def _run(comparison: Comparison, run: PolicyRun) -> dict[str, Any]:
         "name": run.name,
         "tuned": run.tuned,
         "default": run.default,
+        "own": run.own,
         "before": _before(run.before),
         "params": dict(run.params),
         "attainment": _number(score.attainment),

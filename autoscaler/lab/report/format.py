@@ -66,7 +66,7 @@ def label(run: PolicyRun) -> str:
     """Return the name of a run: `keda-queue (tuned)`, `keda-queue (default)`, `offline-plan (knows the trace)`."""
     if run.name == OFFLINE_PLAN:
         return f"{run.name} (knows the trace)"
-    kinds = {"tuned": run.tuned, "tuned before": run.before, "default": run.default}
+    kinds = {"tuned": run.tuned, "tuned before": run.before, "default": run.default, "own rule": run.own}
     return " ".join([run.name, *(f"({kind})" for kind, is_it in kinds.items() if is_it)])
 
 

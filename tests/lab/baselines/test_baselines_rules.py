@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from autoscaler.lab.baselines import knative, llmd, static
+from autoscaler.config.rules.rule import Knative
+from autoscaler.lab.baselines import llmd, static
 from autoscaler.lab.baselines import load_test as loadtest
+from autoscaler.lab.baselines.knative import KnativeAutoscaler
 from autoscaler.lab.baselines.signals import GAPS, TTFT, MovingMean
 from autoscaler.lab.replay.case import Goal
 from tests.lab.replay.synthetic import GOAL, FakeView, case_of, llama, observed, poisson
@@ -27,17 +29,17 @@ def test_moving_mean_drops_values_older_than_its_window() -> None:
 
 
 def test_knative_divides_concurrency_by_70_percent_of_the_limit() -> None:
-    scaler = knative.Knative(CASE, limit=10)
+    scaler = KnativeAutoscaler(Knative(10.0), 1)
     assert scaler.scale(0.0, ready=4, stable=27.9, panic=27.9) == 4
     assert scaler.scale(2.0, ready=4, stable=28.1, panic=28.1) == 5
 
 
 def test_knative_shrinks_by_half_at_most() -> None:
-    assert knative.Knative(CASE, limit=10).scale(0.0, ready=8, stable=1.0, panic=1.0) == 4
+    assert KnativeAutoscaler(Knative(10.0), 1).scale(0.0, ready=8, stable=1.0, panic=1.0) == 4
 
 
 def test_knative_panics_at_200_percent_for_a_stable_window() -> None:
-    scaler = knative.Knative(CASE, limit=10)
+    scaler = KnativeAutoscaler(Knative(10.0), 1)
     assert scaler.scale(0.0, ready=2, stable=7.0, panic=28.0) == 4  # 4 / 2 is the threshold
     assert scaler.scale(30.0, ready=4, stable=7.0, panic=7.0) == 4
     assert scaler.scale(60.0, ready=4, stable=7.0, panic=7.0) == 4
@@ -45,22 +47,22 @@ def test_knative_panics_at_200_percent_for_a_stable_window() -> None:
 
 
 def test_knative_keeps_the_last_replica_for_the_grace_period() -> None:
-    scaler = knative.Knative(CASE, limit=10, stable_s=60.0, least=0)
+    scaler = KnativeAutoscaler(Knative(10.0), 1)
     view = FakeView(concurrency=5.0)
     counts = {}
     for now in range(2, 200, 2):
         view.now_s, view.concurrency = float(now), 5.0 if now <= 10 else 0.0
-        view.desired = view.ready = counts[now] = scaler.decide(view)
+        view.desired = view.ready = counts[now] = scaler.step(view.now_s, view, view.desired)
     assert min(now for now, count in counts.items() if count == 0) == 10 + 60 + 30
 
 
 def test_knative_keeps_replicas_until_its_window_is_full() -> None:
     """Requests before the run are unknown, but the window reaches back beyond its beginning."""
-    scaler = knative.Knative(CASE, limit=10, stable_s=60.0, least=0)
+    scaler = KnativeAutoscaler(Knative(10.0), 1)
     view, counts = FakeView(concurrency=0.0, desired=1, ready=1), {}
     for now in range(2, 200, 2):
         view.now_s = float(now)
-        view.desired = view.ready = counts[now] = scaler.decide(view)
+        view.desired = view.ready = counts[now] = scaler.step(view.now_s, view, view.desired)
     assert min(now for now, count in counts.items() if count == 0) == 60
 
 

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.inventory.nodes import Node
-from autoscaler.adapters.kubernetes.pods.requests import CPU, MEMORY, Quantity, read_quantity
+from autoscaler.adapters.kubernetes.pods.requests import CPU, MEMORY
 from autoscaler.catalog.node_labels import KARPENTER_LABEL
+from autoscaler.config.quantities import Quantity, read_quantity
 from autoscaler.core.model.fleet import NodeGroups
 
 STATUS_OBJECT = "kube-system", "cluster-autoscaler-status"

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api.objects import NodeObject as SeenNode
 from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS
-from autoscaler.adapters.kubernetes.pods.requests import CPU, MEMORY, Quantity, read_quantity
+from autoscaler.adapters.kubernetes.pods.requests import CPU, MEMORY
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.catalog.node_labels import REMOVAL_TAINTS, VOLATILE_LABELS, is_startup_taint, mig_problem
 from autoscaler.config.findings import shown
+from autoscaler.config.quantities import Quantity, read_quantity
 from autoscaler.config.weights.report import LABEL_PREFIX as WEIGHTS_LABELS
 from autoscaler.ports import Clock
 

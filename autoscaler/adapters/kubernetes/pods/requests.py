@@ -6,14 +6,13 @@ Source: Kubernetes' `PodRequests` (component-helpers), and "Resource units in Ku
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api.objects import PodSpec
 from autoscaler.adapters.kubernetes.api.objects import Resources as Stated
 from autoscaler.catalog.accelerators import ResourceKind, resource_kind
+from autoscaler.config.quantities import Quantity, read_quantity
 
 MAX_DEVICES = 1024  # of one container; no node has more
 ALWAYS = "Always"  # restartPolicy of a native sidecar: an init container that keeps running
@@ -27,16 +26,6 @@ class ClaimRef(NamedTuple):
 
     template: str  # ResourceClaimTemplate of claims that each pod has for itself; "": none
     shared: str  # ResourceClaim that several pods may use; "": none
-
-
-Quantity = str | int | float
-
-_QUANTITY = re.compile(
-    r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30}))(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII
-)
-_SUFFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, None: 1.0}
-_SUFFIXES |= {letter: 1000.0**power for power, letter in enumerate("kMGTPE", 1)}
-_SUFFIXES |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)}
 
 
 def requested_devices(spec: PodSpec) -> Requests:
@@ -64,16 +53,6 @@ def read_devices(stated: Quantity) -> float:
     """Parse the devices of one container; NaN: not a whole number that is possible."""
     count = read_quantity(stated)
     return count if count.is_integer() and 0 <= count <= MAX_DEVICES else math.nan
-
-
-@lru_cache(maxsize=4096)
-def read_quantity(stated: Quantity) -> float:
-    """Parse a quantity: 2, 500m, 64Gi, 1e3; NaN: it is none."""
-    match = _QUANTITY.fullmatch(str(stated))
-    if match is None:
-        return math.nan
-    number, exponent, suffix = match.groups()
-    return float(number) * (10.0 ** int(exponent) if exponent else _SUFFIXES[suffix])
 
 
 def _effective(spec: PodSpec, read: Callable[[Mapping[str, Quantity]], Requests]) -> Requests:

@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from autoscaler.adapters.kubernetes.pods.needs import Needs
-from autoscaler.adapters.kubernetes.pods.requests import Quantity, read_quantity
 from autoscaler.config.findings import shown
+from autoscaler.config.quantities import Quantity, read_quantity
 from autoscaler.core.model.quotas import Allowance, Quota, Quotas
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 

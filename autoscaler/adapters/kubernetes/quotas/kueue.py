@@ -14,7 +14,6 @@ from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.inventory.fit import admits
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeTaint
 from autoscaler.adapters.kubernetes.pods.needs import Needs, PodToleration
-from autoscaler.adapters.kubernetes.pods.requests import Quantity, read_quantity
 from autoscaler.adapters.kubernetes.quotas.columns import (
     Applicant,
     QuotaLayout,
@@ -27,6 +26,7 @@ from autoscaler.adapters.kubernetes.quotas.columns import (
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.config.check.manifests import at, mapping
 from autoscaler.config.findings import shown
+from autoscaler.config.quantities import Quantity, read_quantity
 from autoscaler.core.model.quotas import Allowance, Quota
 
 GROUP = "kueue.x-k8s.io"

@@ -11,10 +11,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api import objects
-from autoscaler.adapters.kubernetes.pods.requests import Quantity, read_quantity
 from autoscaler.adapters.kubernetes.quotas.columns import Applicant, QuotaLayout, QuotaRow, allow, lay_out, read_amount
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.config.findings import shown
+from autoscaler.config.quantities import Quantity, read_quantity
 from autoscaler.core.model.quotas import Allowance, Quota
 
 PREFIX = "requests."

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from autoscaler.adapters.kubernetes.api.objects import Dataset
 from autoscaler.adapters.kubernetes.api.objects import NodeObject as SeenNode
 from autoscaler.adapters.kubernetes.pods.model_source import FLUID_LABEL, parsed_source
-from autoscaler.adapters.kubernetes.pods.requests import read_quantity
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.config.annotations import WEIGHTS
 from autoscaler.config.check.manifests import at, text_at
+from autoscaler.config.quantities import read_quantity
 from autoscaler.config.weights.report import MAX_MODELS, ModelReport, State
 
 DATASETS = "datasets.data.fluid.io"

@@ -17,11 +17,11 @@ from autoscaler.adapters.kubernetes.api.objects import NodeTerm, Untyped
 from autoscaler.adapters.kubernetes.inventory.fit import admits
 from autoscaler.adapters.kubernetes.pods.model_source import kserve_source
 from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Needs, NodeExpression
-from autoscaler.adapters.kubernetes.pods.requests import read_quantity
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.catalog.weights import DEFAULT_REVISION
 from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.findings import UNREADABLE
+from autoscaler.config.quantities import read_quantity
 from autoscaler.config.weights.report import MAX_MODELS, ModelReport, State
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.core.wishes.shares import NAMESPACE_SHARE

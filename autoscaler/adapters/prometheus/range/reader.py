@@ -12,9 +12,10 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from autoscaler.adapters.prometheus.credentials import CredentialError, Credenti
 from autoscaler.adapters.prometheus.decode import clean
 from autoscaler.adapters.prometheus.managed_backends import REFUSAL_STATUSES, advice
 from autoscaler.adapters.prometheus.promql.matchers import add_matchers
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import Unavailable
@@ -96,6 +98,7 @@ class RangeReader:
         tls = settings.tls
         session.verify = str(tls.ca) if tls.ca else True
         session.cert = (str(tls.cert), str(tls.key)) if tls.cert else None
+        self._session = session
         self._credentials = credentials
         url = urllib3.util.parse_url(settings.url)
         self._host = url.host
@@ -121,13 +124,9 @@ class RangeReader:
 
         start_s, end_s: Unix times by the server's clock, in whole seconds.
         """
-        left_s = self._deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise QueryFailed(f"{self.name}: history was not read in time")
+        left_s = self._left_s()
         try:
-            if authorization := self._credentials.authorization():
-                self._secrets = [authorization.partition(" ")[2]]
-                self._client.headers = {**dict(self._settings.headers), "Authorization": authorization}
+            self._authorize()
             rows = self._client.custom_query_range(
                 add_matchers(expression, self._settings.selector),
                 datetime.fromtimestamp(start_s, UTC),
@@ -160,6 +159,36 @@ class RangeReader:
             return [{**row, "values": _points(row["values"])} for row in rows]
         except ValueError as error:
             raise Unavailable(f"{self.name}: {NO_ANSWER}: {clean(str(error))}") from error
+
+    def get(self, path: str, parameters: Mapping[str, str]) -> Any:
+        """Return the JSON document at a path of the HTTP API. Raises Unavailable; its message has no secret."""
+        left_s = self._left_s()
+        try:
+            self._authorize()
+            response = self._session.get(
+                self._settings.url.rstrip("/") + path,
+                params=parameters,
+                headers=self._client.headers,
+                timeout=min(self._settings.timeout_s, left_s),
+            )
+            if response.status_code != HTTPStatus.OK:
+                raise QueryFailed(f"{self.name}: HTTP {response.status_code} for {path}", status=response.status_code)
+            return response.json()
+        except (requests.RequestException, CredentialError, OSError) as error:
+            raise Unavailable(f"{self.name}: {self._describe_error(error)}") from error
+        except UNREADABLE as error:
+            raise Unavailable(f"{self.name}: HTTP 200, but no JSON for {path}") from error
+
+    def _left_s(self) -> float:
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise QueryFailed(f"{self.name}: history was not read in time")
+        return left_s
+
+    def _authorize(self) -> None:
+        if authorization := self._credentials.authorization():
+            self._secrets = [authorization.partition(" ")[2]]
+            self._client.headers = {**dict(self._settings.headers), "Authorization": authorization}
 
     def close(self) -> None:
         self._client.close()

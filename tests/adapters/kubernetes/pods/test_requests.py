@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from autoscaler.adapters.kubernetes.api.objects import PodSpec
-from autoscaler.adapters.kubernetes.pods.requests import read_devices, read_quantity, requested_capacity
+from autoscaler.adapters.kubernetes.pods.requests import read_devices, requested_capacity
+from autoscaler.config.quantities import read_quantity
 
 
 @pytest.mark.parametrize(

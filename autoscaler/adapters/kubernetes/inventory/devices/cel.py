@@ -17,8 +17,8 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from autoscaler.adapters.kubernetes.inventory.devices.kinds import DeviceKind
-from autoscaler.adapters.kubernetes.pods.requests import read_quantity
 from autoscaler.config.findings import shown
+from autoscaler.config.quantities import read_quantity
 
 MAX_LENGTH = 10_240  # characters, as the API server allows
 MAX_TOKENS = 400

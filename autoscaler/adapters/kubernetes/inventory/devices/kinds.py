@@ -7,8 +7,8 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from autoscaler.adapters.kubernetes.api.device_objects import DeviceAttribute, SeenDevice
-from autoscaler.adapters.kubernetes.pods.requests import read_quantity
 from autoscaler.catalog.dra import IDENTIFYING, IDENTIFYING_VALUE, MEMORY, PRODUCTS, PROFILES, TYPE, resource_name
+from autoscaler.config.quantities import read_quantity
 
 MAX_ENTRIES = 64  # attributes and capacities of a device; the API server allows 32
 MAX_TEXT = 256  # characters of a name or value

@@ -12,9 +12,9 @@ from autoscaler.adapters.kubernetes.api import device_objects, objects
 from autoscaler.adapters.kubernetes.inventory.devices.kinds import DeviceKind, Kinds
 from autoscaler.adapters.kubernetes.inventory.fit import EXCLUDING
 from autoscaler.adapters.kubernetes.inventory.nodes import SHRINK_DELAY_S
-from autoscaler.adapters.kubernetes.pods.requests import read_quantity
 from autoscaler.catalog.dra import is_accelerator_driver
 from autoscaler.config.findings import shown
+from autoscaler.config.quantities import read_quantity
 from autoscaler.ports import Clock
 
 MAX_POOL_DEVICES = 4096

@@ -1,0 +1,134 @@
+"""Reads a HorizontalPodAutoscaler as a rule.
+
+Source: `autoscaling/v2` of Kubernetes 1.36; for names of metrics prometheus-adapter's `docs/config-walkthrough.md`: it
+serves gauges under their own names, and counters without `_total`, as rates over five minutes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from autoscaler.catalog.query_signals import SeriesShape, query_signals
+from autoscaler.config.check import scaledobject as fields
+from autoscaler.config.check.manifests import at, text_at
+from autoscaler.config.findings import Finding
+from autoscaler.config.quantities import read_quantity
+from autoscaler.config.rules.behavior import read_hpa
+from autoscaler.config.rules.query import QueryPart
+from autoscaler.config.rules.rule import Closed, LeftOut, Metric, Rule
+from autoscaler.config.yaml import Document, Loc, dotted
+
+KIND = "HorizontalPodAutoscaler"
+BEHAVIOR: Loc = ("spec", "behavior")
+ADAPTER_WINDOW_S = 300.0  # of the rates that prometheus-adapter serves for counters
+MAX_METRICS = 64
+_RESOURCES = {"Resource": "resource", "ContainerResource": "containerResource"}
+_SOURCES = {"Pods": "pods", "Object": "object", "External": "external"}
+
+
+def read_autoscaler(document: Document, findings: list[Finding]) -> Rule | None:
+    """Return the rule of an HPA; None if a problem was added to `findings`."""
+    value, before = document.value, len(findings)
+    for place, kind in ((("spec", "minReplicas"), fields.LEAST), (("spec", "maxReplicas"), fields.MOST)):
+        required = place[1] == "maxReplicas"
+        findings += [
+            document.finding(fault.place, fault.problem, fault.allowed)
+            for fault in fields.check_integer(value, place, kind, required)
+        ]
+    for direction in ("scaleUp", "scaleDown"):
+        findings += [
+            document.finding(fault.place, fault.problem, fault.allowed)
+            for fault in fields.direction_faults(value, (*BEHAVIOR, direction))
+        ]
+    target = text_at(value, "spec", "scaleTargetRef", "name")
+    if not target:
+        findings.append(document.finding(("spec", "scaleTargetRef", "name"), "missing", "the target's name"))
+    metrics, left_out = _metrics(document, findings)
+    least = fields.integer(value, ("spec", "minReplicas"), fields.LEAST, 1)
+    most = fields.integer(value, ("spec", "maxReplicas"), fields.MOST)
+    if least is not None and most is not None and least > most:
+        findings.append(document.finding(("spec", "minReplicas"), "above maxReplicas", f"at most {most}"))
+    if len(findings) > before or most is None:
+        return None
+    return Rule(
+        kind=KIND,
+        name=text_at(value, "metadata", "name") or "without a name",
+        namespace=text_at(value, "metadata", "namespace"),
+        target=target,
+        place=f"{document.file}:{document.line}",
+        metrics=tuple(metrics),
+        hpa=read_hpa(value, BEHAVIOR, max(least or 1, 1), most),
+        left_out=tuple(left_out),
+    )
+
+
+def _metrics(document: Document, findings: list[Finding]) -> tuple[list[Metric], list[LeftOut]]:
+    stated = at(document.value, "spec", "metrics")
+    metrics: list[Metric] = []
+    left_out: list[LeftOut] = []
+    if isinstance(cpu := at(document.value, "spec", "targetCPUUtilizationPercentage"), int):
+        left_out.append(LeftOut("spec.targetCPUUtilizationPercentage", "cpu", f"CPU use is not simulated ({cpu} %)"))
+    if stated is None:
+        if not left_out:
+            left_out.append(LeftOut("spec.metrics", "cpu", "absent, which means 80 % of CPU; CPU use is not simulated"))
+        return metrics, left_out
+    if not isinstance(stated, list) or len(stated) > MAX_METRICS:
+        findings.append(document.finding(("spec", "metrics"), "no list", f"a list of at most {MAX_METRICS} metrics"))
+        return metrics, left_out
+    for index, metric in enumerate(stated):
+        place: Loc = ("spec", "metrics", index)
+        kind = at(metric, "type")
+        if kind in _RESOURCES:
+            name = text_at(metric, _RESOURCES[str(kind)], "name") or "resource"
+            left_out.append(LeftOut(dotted(place), name[:40], "use of CPU and memory is not simulated"))
+        elif kind in _SOURCES:
+            for found in _metric(document, place, str(kind), findings):
+                metrics += [found] if isinstance(found, Metric) else []
+                left_out += [found] if isinstance(found, LeftOut) else []
+        else:
+            allowed = ", ".join((*_SOURCES, *_RESOURCES))
+            findings.append(document.finding((*place, "type"), "missing" if kind is None else "unknown", allowed))
+    return metrics, left_out
+
+
+def _metric(document: Document, place: Loc, kind: str, findings: list[Finding]) -> Iterator[Metric | LeftOut]:
+    source: Loc = (*place, _SOURCES[kind])
+    name = text_at(document.value, *source, "metric", "name")
+    if not name:
+        findings.append(document.finding((*source, "metric", "name"), "missing", "the name of a metric"))
+        return
+    target: Loc = (*source, "target")
+    is_average = at(document.value, *target, "averageValue") is not None
+    amount: Loc = (*target, "averageValue" if is_average else "value")
+    stated = at(document.value, *amount)
+    number = (
+        read_quantity(stated) if isinstance(stated, str | int | float) and not isinstance(stated, bool) else math.nan
+    )
+    if not number >= 0.001:
+        problem = "missing" if stated is None else "not a quantity of at least 1m"
+        findings.append(document.finding(amount, problem, "a quantity, such as 5 or 500m"))
+        return
+    if kind == "Pods" and not is_average:
+        findings.append(document.finding(amount, "not a target of a Pods metric", "averageValue"))
+        return
+    node = _meaning(name, kind)
+    if node is None:
+        yield LeftOut(
+            dotted(place), kind, f"{name[:80]!r} is no metric whose meaning is known, and its query is not here"
+        )
+        return
+    yield Metric(dotted(place), Closed(node), number, name, is_average, per_pod=kind == "Pods", ignores_null=False)
+
+
+def _meaning(name: str, kind: str) -> QueryPart | None:
+    """Return what an adapter serves under a name: of each pod for Pods, else summed up."""
+    signal = query_signals().get(name) or query_signals().get(f"{name}_total")
+    if signal is None or signal.shape is SeriesShape.HISTOGRAM:
+        return None
+    node = QueryPart("signal", name, signal=signal)
+    if signal.shape in (SeriesShape.POD_COUNTER, SeriesShape.COUNTER):
+        node = QueryPart("range", "rate", (node,), window_s=ADAPTER_WINDOW_S)
+    if kind == "Pods":
+        return node if signal.shape in (SeriesShape.POD_GAUGE, SeriesShape.POD_COUNTER) else None
+    return QueryPart("aggregate", "sum", (node,))

@@ -1,0 +1,114 @@
+"""Formulas of scalingModifiers: results as expr gives them, and what is refused."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.config.rules.formula import MAX_CHARS, read_formula
+
+VALUES = {"a": 2.0, "b": 3.0, "c": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        # KEDA docs, "Scaling modifiers"
+        ("(a + b)/2", 2.5),
+        ("a < 2 ? a + b >= 2 ? 5.0 : 10.0 : 0.0", 0.0),
+        ("float(count([a,b,c],{#>1}) > 1 ? 5 : 0)", 5.0),
+        ("max([a, b])", 3.0),
+        ("sum([a,b,c])", 5.5),
+        ("a > 5 ? a : b", 3.0),
+        # precedence and grouping of expr
+        ("a + b * c", 3.5),
+        ("-a ** 2", -4.0),
+        ("2.0 ^ 3 ^ 2", 512.0),
+        ("a ?? b * 2", 4.0),
+        ("not (a > b) and b > a ? 1.0 : 2.0", 1.0),
+        ("a > 1 && b < 1 || c < 1 ? 1.0 : 2.0", 1.0),
+        ("a / 4", 0.5),
+        ("7 / 2", 3.5),
+        ("float(7 % 4)", 3.0),
+        ("a | max(b) | min(10)", 3.0),
+        ("let x = a * 2; let y = x + 1; y * 1", 5.0),
+        ("if a > b { a } else if b > 2 { b } else { c }", 3.0),
+        ("float(len(filter([a, b, c], # > 1)))", 2.0),
+        ("sum(map([a, b], {# * 2}))", 10.0),
+        ("sum([a, b], # * 2)", 10.0),
+        ("any([a, b], # > 2) ? ceil(c) : floor(c)", 1.0),
+        ("all([a, b], {# > 2}) ? 1.0 : round(2.5)", 3.0),
+        ("mean([a, b, c]) + median([a, b, c])", 5.5 / 3 + 2),
+        ("abs(-c) + float(int(2.9))", 2.5),
+        ("a in [1.0, 2.0] ? 1.0 : 0.0 // yes", 1.0),
+        ("first([a]) + last([b, c]) /* both */", 2.5),
+    ],
+)
+def test_formula_gives_the_result_of_expr(text: str, result: float) -> None:
+    assert read_formula(text, list(VALUES)).compute(VALUES) == pytest.approx(result)
+
+
+def test_missing_trigger_reads_as_nil() -> None:
+    assert read_formula("a ?? b", ["a", "b"]).compute({"a": None, "b": 4.0}) == 4.0
+    assert read_formula("a", ["a"]).compute({"a": None}) is None
+    with pytest.raises(ValueError, match="nil is not a number"):
+        read_formula("a + 1", ["a"]).compute({"a": None})
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a > 1 ? 5 : 0", "it gives 5, which is not a float"),
+        ("a > 1", "it gives True, which is not a float"),
+        ("a / 0", "it gives inf"),
+        ("10.0 ** 1000", "it cannot be computed"),
+        ("a and b", "2.0 is neither true nor false"),
+        ("a % 2", "% takes whole numbers only"),
+        ("[a, b]", "which is not a float"),
+        ("max([])", "no number is given"),
+        ("float(#)", "# stands outside of a predicate"),
+        (
+            "float(count([1,2,3,4,5,6,7,8,9],{count([1,2,3,4,5,6,7,8,9],{count([1,2,3,4,5,6,7,8,9],"
+            "{count([1,2,3,4,5,6,7,8,9],{count([1,2,3,4,5,6,7,8,9],{#>1})>1})>1})>1})>1}))",
+            "it takes more than",
+        ),
+    ],
+)
+def test_result_that_keda_refuses_is_named(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match="(?s)" + re.escape(problem)):
+        read_formula(text, ["a", "b"]).compute({"a": 2.0, "b": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("other + 1", "'other' is not understood; triggers with a name: a"),
+        ("upper(a)", "the function 'upper' is not understood"),
+        ('a + "b"', "'\"b\"' is not understood"),
+        ("a[0]", "'[' is not understood after a whole expression"),
+        ("a.b", "'.b' is not understood"),
+        ("1..3", "is not understood"),
+        ("{a: 1}", "is not understood"),
+        ("1 < a < 3", "a chain of comparisons"),
+        ("a ? 1.0", ": is missing at the end"),
+        ("(a", ") is missing at the end"),
+        ("", "a value is missing at the end"),
+        ("(" * 60 + "a" + ")" * 60, "nested more than"),
+        ("a" + "+a" * 300, "words and signs"),
+        ("a" * (MAX_CHARS + 1), "characters"),
+    ],
+)
+def test_formula_that_is_not_understood_is_named(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match="(?s)" + re.escape(problem)):
+        read_formula(text, ["a"])
+
+
+@given(st.text(alphabet="ab01.+-*/%^?:()[]{}#<>=!&|, letsumaxcount", max_size=80))
+def test_any_text_is_a_number_nil_or_a_reason(text: str) -> None:
+    try:
+        result = read_formula(text, ["a", "b"]).compute({"a": 1.0, "b": 2.0})
+    except ValueError as error:
+        assert str(error)
+    else:
+        assert result is None or isinstance(result, float)

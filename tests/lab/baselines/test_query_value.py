@@ -1,0 +1,111 @@
+"""Values of recognized queries on simulated signals."""
+
+import numpy as np
+import pytest
+
+from autoscaler.config.rules.query import recognize
+from autoscaler.lab.baselines.query_value import elements
+from autoscaler.lab.baselines.signals import TTFT
+from tests.lab.replay.synthetic import FakeView, observed
+
+STEP_S, END_S = 15.0, 600.0
+
+
+@pytest.fixture(scope="module")
+def view() -> FakeView:
+    """Two replicas for ten minutes: 7 arrivals and 6 ends per second, two first tokens of 0.3 s, a growing queue."""
+    found, ttft = FakeView(desired=3, ready=2), np.zeros(len(TTFT))
+    for now in np.arange(STEP_S, END_S + 1, STEP_S).tolist():
+        ttft = ttft + observed(TTFT, np.full(30, 0.3))
+        found.scrape(
+            now,
+            running=np.array([10.0, 20.0]),
+            waiting=np.array([1.0, now / STEP_S]),
+            kv_usage=np.array([0.3, 0.5]),
+            gateway_waiting=3.0,
+            arrivals=7.0 * now,
+            finished=6.0 * now,
+            first_tokens=2.0 * now,
+            ttft_buckets=ttft,
+        )
+    return found
+
+
+VALUES = [
+    ("sum(vllm:num_requests_waiting)", [41.0]),
+    ("vllm:num_requests_waiting", [1.0, 40.0]),
+    ("avg(vllm:kv_cache_usage_perc) * 100", [40.0]),
+    ("max(vllm:num_requests_running)", [20.0]),
+    ("min by (model_name) (vllm:num_requests_running)", [10.0]),
+    ("count(up)", [2.0]),
+    ("quantile(0.5, vllm:num_requests_running)", [15.0]),
+    ("stddev(vllm:num_requests_running)", [5.0]),
+    ("sum by (pod) (vllm:num_requests_running) > 15", [20.0]),
+    ("sum(vllm:num_requests_running > bool 15)", [1.0]),
+    ("sum(vllm:num_requests_running) > 100", []),
+    ("sum(vllm:num_requests_running) > 100 or vector(0)", [0.0]),
+    ("5 < sum(vllm:num_requests_running)", [30.0]),
+    ("sum(vllm:num_requests_running) / sum(vllm:num_requests_waiting)", [30 / 41]),
+    ("vllm:num_requests_running / vllm:num_requests_waiting", [10.0, 0.5]),
+    ("vllm:num_requests_running / sum(vllm:num_requests_running)", []),  # their labels differ
+    ("vllm:num_requests_running / on() group_left sum(vllm:num_requests_running)", [1 / 3, 2 / 3]),
+    ("vllm:num_requests_running and vllm:num_requests_waiting > 5", [20.0]),
+    ("vllm:num_requests_running unless vllm:num_requests_waiting > 5", [10.0]),
+    ("absent(vllm:num_requests_running > 100)", [1.0]),
+    ("scalar(sum(vllm:num_requests_running)) * 2", [60.0]),
+    ("-sum(up)", [-2.0]),
+    ("sum(up) ^ 3 % 5", [3.0]),
+    ("round(sum(vllm:num_requests_running) / 7)", [4.0]),
+    ("clamp(sum(vllm:num_requests_running), 0, 12)", [12.0]),
+    ("clamp_min(sum(vllm:num_requests_waiting), 50)", [50.0]),
+    ("sqrt(sum(vllm:num_requests_running) + 6)", [6.0]),
+    ("sum(rate(vllm:request_success_total[1m]))", [6.0]),
+    ("rate(vllm:request_success_total[1m])", [3.0, 3.0]),
+    ("sum(increase(vllm:request_success_total[2m]))", [720.0]),
+    ("sum(irate(vllm:request_success_total[5m]))", [6.0]),
+    ("sum(rate(vllm:num_incoming_requests_total[1m]))", [7.0]),
+    ("histogram_quantile(0.5, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m])))", [0.375]),
+    ("histogram_quantile(0.5, rate(vllm:time_to_first_token_seconds_bucket[5m]))", [0.375, 0.375]),
+    ('sum(rate(vllm:time_to_first_token_seconds_bucket{le="0.25"}[5m]))', [0.0]),
+    ('sum(rate(vllm:time_to_first_token_seconds_bucket{le="0.5"}[5m]))', [2.0]),
+    ("sum(rate(vllm:time_to_first_token_seconds_count[5m]))", [2.0]),
+    ("sum(rate(vllm:time_to_first_token_seconds_sum[5m]))", [2 * 0.375]),
+    ("sum(vllm:num_requests_waiting offset 1m)", [37.0]),
+    ("max_over_time(vllm:num_requests_waiting[1m])", [40.0, 40.0]),  # pods are not told apart in the past
+    ("sum_over_time(sum(vllm:num_requests_running)[1m:15s])", [120.0]),
+    ("min_over_time(sum(vllm:num_requests_waiting)[1m:15s])", [38.0]),
+    ("avg_over_time(sum(vllm:num_requests_waiting)[1m:15s])", [39.5]),
+    ("last_over_time(sum(vllm:num_requests_waiting)[1m:15s])", [41.0]),
+    ("count_over_time(up[1m])", [4.0, 4.0]),
+    ("inference_pool_average_queue_size", [20.5]),
+    ("inference_extension_flow_control_queue_size", [3.0]),
+    ("inference_pool_ready_pods", [2.0]),
+    ("kube_deployment_spec_replicas", [3.0]),
+    ("inference_objective_running_requests", [71.0]),
+    ("sum(interceptor_request_concurrency)", [74.0]),
+]
+
+
+@pytest.mark.parametrize(("query", "values"), VALUES)
+def test_query_has_the_value_that_prometheus_gives(query: str, values: list[float], view: FakeView) -> None:
+    assert elements(recognize(query), view) == pytest.approx(values)
+
+
+@pytest.mark.parametrize(
+    ("query", "values"),
+    [
+        ("sum(vllm:num_requests_waiting)", []),
+        ("sum(vllm:num_requests_waiting) or vector(0)", [0.0]),
+        ("sum(rate(vllm:request_success_total[1m]))", []),
+        ("count(up)", []),
+        ("inference_pool_average_queue_size", [0.0]),
+        ("inference_extension_flow_control_queue_size", [4.0]),
+        ("sum(rate(vllm:num_incoming_requests_total[1m]))", [0.5]),
+        ("histogram_quantile(0.9, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m])))", []),
+    ],
+)
+def test_metrics_of_pods_are_gone_when_there_is_no_pod(query: str, values: list[float]) -> None:
+    view = FakeView(desired=0, ready=0)
+    for now in (15.0, 30.0, 60.0, 90.0):
+        view.scrape(now, gateway_waiting=4.0, arrivals=now / 2)
+    assert elements(recognize(query), view) == pytest.approx(values)
