@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     type=NumberParam(0, 10_000, min_open=True),
     default=1.0,
     show_default=True,
-    help="Of a table of clients: rate of each, beside that in the table. Of requests: the share to keep; above 1, the "
+    help="Of a table of clients: how many times the rate of the table. Of requests: the share to keep; above 1, the "
     "number of copies, moved apart by up to half an hour.",
 )
 @click.option(

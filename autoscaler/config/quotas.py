@@ -93,7 +93,7 @@ class StatedQuota(Section):
         if len(set(names)) < len(names):
             raise fault("resources", "a resource is given twice", "each resource once")
         if not self.cohort and any(each.borrowing_limit or each.lending_limit for each in self.resources):
-            raise fault("resources", "a borrowing or lending limit without a cohort", "a cohort beside it")
+            raise fault("resources", "a borrowing or lending limit without a cohort", "a cohort as well")
         return self
 
     def matches(self, namespace: str, labels: Mapping[str, str]) -> bool:

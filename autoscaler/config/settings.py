@@ -211,7 +211,7 @@ class Settings(Frozen):
     tick_deadline_s: Seconds = 30.0
     policies: tuple[Path, ...] = ()  # files or folders; () for the shipped ones
     default_policy: str = "interactive"
-    gateway_namespaces: tuple[str, ...] = ()  # whose gateways are trusted about all workloads, beside the usual ones
+    gateway_namespaces: tuple[str, ...] = ()  # trusted about all workloads, in addition to the usual ones
     namespaces: tuple[str, ...] = ()  # the only ones that are read; () for all
     system_namespaces: tuple[str, ...] = ()  # whose workloads are scaled although they are Kubernetes' or the daemon's
     target_kinds: tuple[str, ...] = ()  # custom kinds that may be scaled ("rollouts.argoproj.io"); () for all known

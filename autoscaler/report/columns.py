@@ -29,7 +29,7 @@ def actual(load: Load, profiles: Profiles) -> Course:
 
 
 def repeat_actual(load: Load, profiles: Profiles) -> Course:
-    """Return what the model makes of the real counts. Beside the real course it shows the error of the model."""
+    """Return what the model makes of the real counts. Compared with the real course it shows the error of the model."""
     steps, services = load.shape
     queue = Queue(np.zeros(services))
     missed, waiting = np.zeros((2, steps, services), np.float32)

@@ -371,7 +371,7 @@ class WeightStore:
         plan = make_room(files, there, others)
         if plan.missing_bytes > 0:
             room = listing.size - plan.missing_bytes
-            text = f"{listing.source} has {listing.size} bytes; allowed: {max(room, 0.0):.0f} beside what must stay"
+            text = f"{listing.source} has {listing.size} bytes; allowed: {max(room, 0.0):.0f}, for the rest must stay"
             raise WeightsError(WeightsCause.NO_SPACE, text)
         return plan
 

@@ -214,7 +214,7 @@ async def test_second_process_is_told_that_the_folder_is_held(tmp_path: Path, hu
 
 async def test_too_large_model_is_refused_before_its_first_byte(tmp_path: Path, hub: FakeHub) -> None:
     store, origin = WeightStore(tmp_path, Limits(max_bytes=500_000)), Hub(parse(SOURCE), hub.url)
-    with store.changing(), pytest.raises(WeightsError, match="allowed: 500000 beside what must stay") as raised:
+    with store.changing(), pytest.raises(WeightsError, match="allowed: 500000, for the rest must stay") as raised:
         await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
     assert raised.value.cause is WeightsCause.NO_SPACE
     assert not hub.sent

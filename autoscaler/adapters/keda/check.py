@@ -157,7 +157,7 @@ def _check_counts(document: Document, policy: PolicySpec | None) -> Iterator[Fin
     idles = so.integer(document.value, so.IDLE, so.LEAST) == 0  # then KEDA scales to zero from any count
     if policy.scale_to_zero.enabled and least > 0 and not idles:
         problem = "keeps the workload above zero, although its policy allows zero"
-        yield document.warning(so.MIN, problem, "0, or idleReplicaCount: 0 beside it, or scaleToZero.enabled: false")
+        yield document.warning(so.MIN, problem, "0, or idleReplicaCount: 0 as well, or scaleToZero.enabled: false")
 
 
 def _check_zero(document: Document, policy: PolicySpec | None) -> Iterator[Finding]:

@@ -61,7 +61,7 @@ def check(
 ) -> Checked:
     """Check files, folders with their subfolders, and standard input if a path is `-`.
 
-    book: policies that workloads may name, beside those in the files; its default may be one of those.
+    book: policies that workloads may name, in addition to those in the files; its default may be one of those.
     extra: checkers of further kinds, by kind. most_bytes: of one file. of_workloads: further checkers of workloads.
     Never raises for the content of files. Raises PolicyError if the only problem is a missing default policy.
     """
@@ -230,7 +230,7 @@ def _policy_warnings(document: Document, policy: Policy) -> Iterator[Finding]:
         yield document.warning(("spec", "replicas", "min"), problem, "scaleToZero.enabled: true, or at least 1")
     if not spec.scale_to_zero.enabled and "idle_after" in spec.scale_to_zero.model_fields_set:
         problem = "no effect while scaleToZero.enabled is false"
-        yield document.warning(("spec", "scaleToZero", "idleAfter"), problem, "enabled: true beside it")
+        yield document.warning(("spec", "scaleToZero", "idleAfter"), problem, "enabled: true as well")
     for index, prewarm in enumerate(spec.prewarm):
         if prewarm.replicas > spec.replicas.max:
             allowed = f"at most replicas.max, which is {spec.replicas.max}"

@@ -28,7 +28,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9._~:/\[\]%-]{1,512}")
 def problems(metadata: Mapping[str, str], book: PolicyBook) -> dict[str, str]:
     """Return the problems by key. A problem states the allowed values, and the value unless it may be secret.
 
-    Beside the name of the policy, single fields of the policy may be set by their path: "objective.ttft".
+    In addition to the name of the policy, single fields of the policy may be set by their path: "objective.ttft".
     """
     found = key_problems(metadata)
     name = metadata.get(POLICY)

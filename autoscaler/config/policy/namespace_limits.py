@@ -34,7 +34,7 @@ PREWARM = "prewarm"
 """Path of the windows, which are limited where the workload states them itself."""
 
 MIN_REPLICAS = "minReplicaCount"
-"""Name of the floor that a ScaledObject states beside the policy."""
+"""Name of the floor that a ScaledObject states in addition to the policy."""
 
 
 class NamespaceLimit(Section):

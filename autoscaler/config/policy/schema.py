@@ -281,7 +281,7 @@ class Prewarm(Section):
 
 
 class WakeUp(Section):
-    """A wake-up signal for a workload at zero, beside the known gateways."""
+    """A wake-up signal for a workload at zero, in addition to the known gateways."""
 
     query: Annotated[str | None, Text(4096, lines=True)] = Field(
         default=None,

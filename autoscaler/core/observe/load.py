@@ -102,7 +102,7 @@ def with_idle(observation: Observation, serving: FloatColumn) -> FloatColumn:
     """Return how many replicas there must be for this many to serve; float64[..., W].
 
     Replicas asleep that the daemon cannot wake count on top where more are needed than are awake. Stuck ones that are
-    replaced count on top as well, beside at least one that serves: they are the oldest, and the last to go when the
+    replaced count on top as well, with at least one that serves: they are the oldest, and the last to go when the
     fleet shrinks.
     """
     replaced = or_zero(observation.stuck_replaced)

@@ -110,7 +110,7 @@ def by_itl(inp: TickInput, observation: Observation, arrivals: Arrivals) -> Floa
 def by_rejections(inp: TickInput, observation: Observation, arrivals: Arrivals) -> FloatColumn:
     """Grow by the requests that an admission limit refuses, which the queue gauge does not show.
 
-    One more replica, where the number of requests served beside them is unknown. The rates cover the last half minute.
+    One more replica, where the number of requests that are served is unknown. The rates cover the last half minute.
     Replicas that became ready within it have refused nothing yet, so they do not multiply the step; otherwise each of
     them would call for another.
     """

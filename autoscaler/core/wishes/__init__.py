@@ -1,1 +1,1 @@
-"""Which nodes should hold the weights of which models. Pure; beside the tick, which never waits for it."""
+"""Which nodes should hold the weights of which models. Pure; outside of the tick, which never waits for it."""

@@ -1,4 +1,4 @@
-"""The result of a comparison: every policy's run over one trace, beside the lower bound. Plain values, no behaviour.
+"""The result of a comparison: every policy's run over one trace, and the lower bound. Plain values, no behaviour.
 
 `compare` makes it, `report` shows it.
 """

@@ -15,7 +15,7 @@ from autoscaler.sim.demo.summary import DemoObjective
 from autoscaler.sim.engine.profiles import H100, H100_3G, LLAMA_8B, LLAMA_70B, QWEN_14B, compute_profile
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 
-POLICIES = Path(__file__).parent / "policies"  # loaded beside the shipped ones
+POLICIES = Path(__file__).parent / "policies"  # loaded in addition to the shipped ones
 
 GPU, SLICE = 0, 1
 POOLS = (
