@@ -14,14 +14,14 @@ import yaml
 
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
-from tests.adapters.kubernetes.world import annotated, shipped_roles
+from tests.adapters.kubernetes.world import shipped_roles
 from tests.harness.certificates import Certificates
 from tests.harness.exposition import Answer
 from tests.harness.kube_api import Permission, granted
 from tests.harness.process import PATIENCE_S, eventually, free_port
 from tests.hpa import EXACT, Executor, Hpa, keda_value
 from tests.integration.command import Daemon
-from tests.integration.site import POLICY, Site, recording
+from tests.integration.site import POLICY, Site
 from tests.integration.test_direct import ticks
 
 pytestmark = pytest.mark.integration
@@ -260,56 +260,6 @@ async def test_workload_with_refused_calls_is_reported_and_not_scaled(site: Site
             return "minReplicaCount: 1" in problems.get(f"{site.namespace}/llama", "")
 
         await eventually(risk_is_told, "/readyz says that KEDA may go to zero")
-
-
-async def test_count_that_keda_keeps_holds_its_gpus(site: Site):
-    """Six idle replicas stay, for one reason after another. Of eight GPUs a saturated workload gets the other two."""
-    nodes, name = {"for": site.namespace}, f"keda-{site.namespace}"
-    await site.api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": nodes}})
-    offers = {"allocatable": {"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "100"}}
-    await site.api.set_status("v1", "Node", None, name, offers)
-    site.load("drained")
-    site.metrics.serve("/busy", recording("saturated"))
-    for each, replicas, path in (("llama", 6, "/metrics"), ("busy", 1, "/busy")):
-        notes = annotated(metrics_port=site.port, metrics_path=path)
-        await site.deployment(each, replicas, notes, nodeSelector=nodes)
-        await site.serve_pods(each, replicas)
-        rest = {key: value for key, value in SHIPPED.items() if key not in ("scaleTargetRef", "triggers")}
-        await site.scaled_object(each, each, TRIGGER, **rest)
-        await site.hpa(f"keda-hpa-{each}", each, scaled_object=each)
-
-    async def note(**values: str | None) -> None:
-        notes = {f"autoscaling.keda.sh/{key.replace('_', '-')}": value for key, value in values.items()}
-        await site.patch("ScaledObject", "llama", {"metadata": {"annotations": notes}})
-
-    async def sentence() -> str:
-        found = await daemon.workload(site.namespace, "llama")
-        return str(found["explanation"]["sentence"]) if found else ""
-
-    await note(paused="true")
-    user, port = await site.user("keda"), free_port()
-    async with (
-        running(site, user, port) as daemon,
-        Keda(site.namespace, port) as keda,
-        Keda(site.namespace, port, name="busy") as neighbour,
-    ):
-
-        async def stays(reason: str) -> None:
-            async def probe() -> bool:
-                return reason in await sentence()
-
-            await eventually(probe, reason)
-            await ticks(daemon, 2)
-            await eventually(lambda: keda.publishes(6), "six replicas are published")
-            await eventually(lambda: neighbour.publishes(2), "two replicas are published")
-
-        await stays("scaling is paused")
-        await note(paused=None, paused_scale_in="true")
-        await stays("KEDA's annotation paused-scale-in keeps every replica")
-        disabled = {"spec": {"behavior": {"scaleDown": {"selectPolicy": "Disabled"}}}}
-        await site.patch("HorizontalPodAutoscaler", "keda-hpa-llama", disabled, "autoscaling/v2")
-        await note(paused_scale_in=None)
-        await stays("its HPA takes no replica away (scaleDown.selectPolicy: Disabled)")
 
 
 async def test_grpc_serves_only_clients_with_a_valid_certificate(site: Site, certificates: Certificates):

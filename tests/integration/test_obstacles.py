@@ -6,7 +6,7 @@ import pytest
 
 from autoscaler.core.model.fleet import PendingClass
 from tests.adapters.kubernetes.world import LATEST, SCHEDULED, annotated, condition
-from tests.integration.cluster import GPU, H100, L4, SATURATED, Cluster, Run
+from tests.integration.cluster import GPU, L4, SATURATED, Cluster, Run
 from tests.integration.site import POLICY
 
 pytestmark = pytest.mark.integration
@@ -45,21 +45,6 @@ async def test_gated_replicas_leave_their_gpus_to_others(cluster: Cluster, run: 
         await cluster.settle()
         assert daemon.classes("first") == {PendingClass.QUEUED: 3}
         assert await cluster.counts("second") == [4]
-
-
-async def test_crashing_replicas_leave_their_gpus_to_others(cluster: Cluster, run: Run):
-    await cluster.node("a", {GPU: 5}, L4)
-    await cluster.pressed("first", 900)
-    await cluster.pressed("second", 100)
-    async with run() as daemon:
-        await cluster.turn()
-        cluster.crashing.add("first")
-        await cluster.turn(3)
-        assert daemon.classes("first") == {PendingClass.CRASHING: 3}
-        assert await cluster.counts("first", "second") == [4, 1]
-        await cluster.settle()
-        assert await cluster.counts("first", "second") == [1, 4]
-        assert cluster.pending() == []
 
 
 async def test_replica_that_fits_no_node_takes_none_that_serves(cluster: Cluster, run: Run):
@@ -270,19 +255,3 @@ async def test_count_that_admission_denies_leaves_its_gpus_to_others(cluster: Cl
         assert "the API server refuses 4 replicas" in daemon.sentence("first")
         assert "GPU quota of the team is 2" in daemon.sentence("first")
     assert 1 <= cluster.writes().count(("deployments/scale", "first")) <= 5
-
-
-async def test_variant_that_crashes_is_tried_less_and_less_often(cluster: Cluster, run: Run):
-    """The cheap variant has free GPUs, but each new replica of it crashes."""
-    await cluster.node("l4", {GPU: 8}, L4)
-    await cluster.node("h100", {GPU: 8}, H100)
-    await cluster.workload("cheap", selector=L4, service="chat")
-    await cluster.workload("dear", selector=H100, service="chat")
-    cluster.load["cheap", "dear"] = SATURATED
-    async with run():
-        await cluster.step()
-        cluster.crashing.add("cheap")
-        await cluster.turn(25)
-        assert await cluster.counts("cheap", "dear") == [1, 3]
-    assert cluster.writes().count(("deployments/scale", "dear")) == 1
-    assert 2 <= cluster.writes().count(("deployments/scale", "cheap")) <= 8

@@ -199,18 +199,6 @@ async def test_dear_variant_grows_when_the_cheap_one_is_full(cluster: Cluster, r
         assert cluster.pending() == []
 
 
-async def test_dear_variant_grows_when_the_cheap_one_fits_no_node(cluster: Cluster, run: Run):
-    """The cheap variant needs two GPUs for a replica, and the second node has one left."""
-    await cluster.node("l4", {GPU: 2}, L4)
-    await cluster.node("l4-2", {GPU: 1}, L4)
-    await cluster.node("h100", {GPU: 8}, H100)
-    await variants(cluster, cheap_devices=2)
-    async with run():
-        await cluster.settle()
-        assert await cluster.counts("cheap", "dear") == [1, 3]
-        assert cluster.pending() == []
-
-
 async def test_variants_of_different_models_take_no_load_from_each_other(cluster: Cluster, run: Run):
     await cluster.node("l4", {GPU: 2}, L4)
     await cluster.node("h100", {GPU: 8}, H100)
@@ -242,20 +230,6 @@ async def test_dear_variant_waits_while_a_node_is_coming(cluster: Cluster, run: 
         await cluster.settle()
         assert await cluster.counts("cheap", "dear") == [3, 1]
         assert cluster.pending() == []
-
-
-async def test_dear_variant_grows_when_no_node_is_coming(cluster: Cluster, run: Run):
-    pool = {**L4, "karpenter.sh/nodepool": "l4"}
-    await cluster.node("l4", {GPU: 1}, pool)
-    await cluster.node("h100", {GPU: 8}, H100)
-    await variants(cluster)
-    async with run():
-        await cluster.turn(3)
-        assert await cluster.counts("cheap", "dear") == [3, 1]
-        for pod in cluster.pending():
-            await cluster.report(pod, "karpenter", "FailedScheduling")
-        await cluster.settle()
-        assert await cluster.counts("cheap", "dear") == [1, 3]
 
 
 async def test_load_moves_to_other_gpus_when_spot_is_lost(cluster: Cluster, run: Run):
