@@ -1,6 +1,10 @@
 """The mutants of `make mutants`."""
 
+import pytest
+
 from tools import mutants
+
+pytestmark = pytest.mark.slow
 
 
 def test_each_mutant_is_one_change_that_compiles() -> None:

@@ -4,6 +4,10 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(__file__).parents[1] / "autoscaler"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 import autoscaler
 from autoscaler.adapters import state_file
@@ -26,6 +27,8 @@ from autoscaler.ports import ChangeStatus
 from tests.adapters.web.conftest import Daemon
 from tests.adapters.web.records import World, with_quotas, with_starts, with_weights, with_window
 from tests.lab.report.comparisons import PLAN, comparison
+
+pytestmark = pytest.mark.slow
 
 GOLDEN = Path(__file__).parents[2] / "data" / "published-names.txt"
 CODE = Path(autoscaler.__file__).parent

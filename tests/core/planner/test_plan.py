@@ -11,8 +11,9 @@ from tests.core.planner.planned import NotCounting, decide_after_learning, plan_
 from tests.core.serving import IDLE_GAP_S, LEARNED, WORK_S, Serving
 from tests.core.world import fleet, spec
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_plan_says_what_was_measured():
     plan = plan_of(decide_after_learning(spec(**LEARNED), fleet([4]), 2.0, late=0.002))
     assert plan["idle_gap_s"] == pytest.approx(IDLE_GAP_S, rel=0.05)
@@ -24,7 +25,6 @@ def test_plan_says_what_was_measured():
     assert 1800 < plan["observed_s"] < 2400 - UPDATE_INTERVAL_S  # of 2400 s, without those before the speed was known
 
 
-@pytest.mark.slow
 def test_shadow_misses_are_those_that_the_selection_weighs():
     story, cluster = Serving(spec(**LEARNED)), fleet([4])
     story.learn(cluster)
@@ -34,7 +34,6 @@ def test_shadow_misses_are_those_that_the_selection_weighs():
     assert plan.shadow_missed_fraction[0] == pytest.approx(share, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_missed_fraction_is_unknown_when_nothing_is_counted():
     assert decide_after_learning(spec(**LEARNED), fleet([2]), 1.0).plan.missed_fraction[0] == 0
     uncounted = decide_after_learning(spec(**LEARNED), fleet([2]), 1.0, NotCounting)
@@ -42,7 +41,6 @@ def test_missed_fraction_is_unknown_when_nothing_is_counted():
     assert np.isnan(uncounted.plan.missed_fraction[0])
 
 
-@pytest.mark.slow
 def test_requests_that_arrive_at_zero_have_missed():
     """Engines count from when a gateway lets a request through, so they report these requests as met."""
     story, cluster = Serving(spec(**LEARNED)), fleet([1])

@@ -9,6 +9,8 @@ from autoscaler.core.planner.surges import compute_unseen_share
 from autoscaler.core.table.columns import TRANSIENT
 from tests.core.planner.interval_stats import run
 
+pytestmark = pytest.mark.slow
+
 HOUR = 120  # intervals
 QUIET, HIGH = 3.0, 12.0
 

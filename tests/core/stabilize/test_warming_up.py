@@ -17,6 +17,8 @@ from autoscaler.core.tick import tick
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import fleet, spec, world
 
+pytestmark = pytest.mark.slow
+
 NAN = math.nan
 RUNNING = 80.0  # requests a pod, far more than is assumed of one; the replicas could do as much again
 RULES = {**LEARNED, "target_usage": 0.8, "min_replicas": 3.0}
@@ -55,7 +57,6 @@ def watched():
     return copy.deepcopy(played())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("with_state", [True, False])
 def test_a_restart_grows_nothing_when_no_request_waits(with_state):
     cluster = fleet([3])
@@ -67,7 +68,6 @@ def test_a_restart_grows_nothing_when_no_request_waits(with_state):
     assert story.most(cluster, 600.0) == 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("hole_s", [45.0, 65.0, 600.0])
 def test_a_gap_in_readings_grows_nothing_when_no_request_waits(hole_s):
     cluster = fleet([3])
@@ -78,7 +78,6 @@ def test_a_gap_in_readings_grows_nothing_when_no_request_waits(hole_s):
     assert story.most(cluster, 600.0) == 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("queue", [{"waiting": 40.0}, {"gateway_waiting": 20.0}])
 def test_a_long_queue_grows_the_fleet_with_the_first_reading(queue):
     cluster = fleet([3])
@@ -88,7 +87,6 @@ def test_a_long_queue_grows_the_fleet_with_the_first_reading(queue):
     assert story.serve(cluster, 1.2, 5.0).replicas[0] > 3
 
 
-@pytest.mark.slow
 def test_a_lasting_queue_grows_the_fleet_once_its_wait_is_known():
     """Nothing is learned yet: signals count as soon as the wait of the queue is known."""
     cluster = fleet([3])
