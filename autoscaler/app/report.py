@@ -24,10 +24,11 @@ from autoscaler.adapters.prometheus.range.service_queries import (
     service_queries,
     usual_scrape_s,
 )
+from autoscaler.app.report_rules import check_files, rule_columns
 from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.policy.compile import spec_row
 from autoscaler.config.policy.parse import load as load_policies
-from autoscaler.config.settings import PrometheusSettings
+from autoscaler.config.settings import KubeSettings, PrometheusSettings
 from autoscaler.config.values import show_duration
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.spec import Spec
@@ -67,12 +68,15 @@ class ReportOptions:
     cache: Path | None
     html: Path | None
     json: Path | None
+    against: tuple[Path, ...] = ()  # files with scaling rules
+    kube: KubeSettings | None = None  # of the cluster whose scaling rules are read; None: none
 
 
 def report(options: ReportOptions) -> int:
     """Read the history, compute the report, print it and write its files."""
     outputs = tuple(path for path in (options.html, options.json) if path is not None)
-    output_files.check(outputs, options.policies)
+    output_files.check(outputs, (*options.policies, *options.against))
+    check_files(options.against)
     console = Console(stderr=True)
     made = make_report(options, console)
     print_report(made, Console())
@@ -107,6 +111,8 @@ def make_report(options: ReportOptions, console: Console) -> Report:
         prices = PriceSources(options.prices, costs.prices, read_capacity_types(one, span_s))
     facts = gather_facts(history.services, devices, fleet, prices)
     load, profiles = measure_load(history, spec, np.full(services, math.nan))
+    cluster = None if options.kube is None else (options.kube, options.namespaces)
+    columns, told = rule_columns(options.against, cluster, reader, history.services, load, profiles)
     return compute(
         server,
         history,
@@ -115,7 +121,8 @@ def make_report(options: ReportOptions, console: Console) -> Report:
         facts,
         spec,
         (policy.name,) * services,
-        notes=(*notes, *costs.problems),
+        columns=columns,
+        notes=(*notes, *costs.problems, *told),
         stage=_stages(console),
     )
 

@@ -7,15 +7,16 @@ from typing import Any
 
 import click
 
-from autoscaler.cli.options import policy_options, price_options, prometheus_options
-from autoscaler.cli.param_types import OUT, DurationParam, ObjectName, SpanParam
+from autoscaler.cli.experiment import Greedy
+from autoscaler.cli.options import context_option, policy_options, price_options, prometheus_options
+from autoscaler.cli.param_types import OUT, READABLE_FILE, DurationParam, ObjectName, SpanParam
 from autoscaler.cli.process import run_interruptibly
 from autoscaler.cli.settings import prometheus_settings, stated_prices
 
 YEAR_S = 366 * 86_400
 
 
-@click.command(short_help="Show what your services cost and missed, from Prometheus alone.")
+@click.command(cls=Greedy, short_help="Show what your services cost and missed, from Prometheus alone.")
 @prometheus_options
 @policy_options
 @price_options
@@ -36,21 +37,33 @@ YEAR_S = 366 * 86_400
     help="File that keeps what was read for two days, so that another run goes on; default: in the user's cache.",
 )
 @click.option("--no-cache", is_flag=True, help="Keep nothing for the next run.")
+@click.option(
+    "--against",
+    type=READABLE_FILE,
+    multiple=True,
+    metavar="FILE…",
+    help="Your own scaling rules: ScaledObjects, HPAs, Knative annotations.",
+)
+@click.option("--cluster", is_flag=True, help="Read your own scaling rules from the cluster.")
+@context_option
 @click.option("--json", type=OUT, metavar="FILE", help="Write the report as JSON.")
 def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
     """Show what the counts of all services cost and missed, and what this policy and a constant count would have.
 
-    Reads the history in Prometheus alone and changes nothing. Needs no access to a cluster.
+    Reads the history in Prometheus alone and changes nothing. Needs no access to a cluster, unless --cluster is given.
     """
     settings = prometheus_settings(given)
     if settings is None:
         raise click.UsageError("--prometheus URL is missing: report reads history from there")
     if cache is not None and no_cache:
         raise click.UsageError("--cache FILE and --no-cache exclude each other")
+    if given["context"] and not given["cluster"]:
+        raise click.UsageError("--context has no effect without --cluster")
 
     def work() -> int:
         from autoscaler.app.report import ReportOptions
         from autoscaler.app.report import report as app
+        from autoscaler.config.settings import KubeSettings
         from autoscaler.report.piece_cache import default_file
 
         return app(
@@ -65,6 +78,8 @@ def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
                 cache=None if no_cache else cache or default_file(),
                 html=None,
                 json=given["json"],
+                against=given["against"],
+                kube=KubeSettings(context=given["context"]) if given["cluster"] else None,
             )
         )
 

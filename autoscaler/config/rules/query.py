@@ -104,6 +104,11 @@ def recognize(query: str, namespace: str = "", recorded: Mapping[str, str] = Map
         raise NotRecognized("it is nested too deeply") from None
 
 
+def lookback_s(node: QueryPart) -> float:
+    """Return how far back its samples lie, in seconds."""
+    return node.offset_s + node.window_s + max(map(lookback_s, node.parts), default=0.0)
+
+
 def parse(query: str) -> Any:
     """Parse a query. Raises NotRecognized for one that is no PromQL, or beyond the bounds."""
     if len(query) > MAX_CHARS:

@@ -1,4 +1,4 @@
-"""Lists objects of many kinds once, as they are, for `preflight`. Read only, by pages, and bounded.
+"""Lists objects of many kinds once, as they are, for `preflight` and `report`. Read only, by pages, and bounded.
 
 Of pods only those that hold an accelerator are kept, and of each object what the checks read.
 """
@@ -51,6 +51,8 @@ _GROUPS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "prometheusrules.monitoring.coreos.com": ("v1", "PrometheusRule"),
     }
 )
+# Its kind has the name of one above, so it is listed where it is named alone.
+_NAMED_ALONE: Mapping[str, tuple[str, str]] = MappingProxyType({"services.serving.knative.dev": ("v1", "Service")})
 RESOURCES = (*_CORE, *_GROUPS)
 
 
@@ -73,15 +75,18 @@ class _Page(msgspec.Struct):
 _PAGE = msgspec.json.Decoder(_Page)
 
 
-async def list_all(kube: Kube, namespaces: Sequence[str] = ()) -> Listed:
+async def list_all(kube: Kube, namespaces: Sequence[str] = (), resources: Sequence[str] = RESOURCES) -> Listed:
     """List all kinds that the cluster serves. namespaces: the only ones that are read; (): all.
+
+    resources: as "deployments.apps".
 
     Raises ApiError if the server does not answer at all; a kind that is refused is a problem of the result.
     """
-    scoped = {name for name, (_, kind) in _GROUPS.items() if kind in CLUSTER_SCOPED}
-    served = await discover(kube, {name: version for name, (version, _) in _GROUPS.items()}, scoped)
-    problems = {kind: "its API cannot be discovered" for name, (_, kind) in _GROUPS.items() if name not in served}
-    paths = [("/api/v1", plural, kind, "v1") for plural, kind in _CORE.items()]
+    groups = {name: row for name, row in {**_GROUPS, **_NAMED_ALONE}.items() if name in resources}
+    scoped = {name for name, (_, kind) in groups.items() if kind in CLUSTER_SCOPED}
+    served = await discover(kube, {name: version for name, (version, _) in groups.items()}, scoped)
+    problems = {kind: "its API cannot be discovered" for name, (_, kind) in groups.items() if name not in served}
+    paths = [("/api/v1", plural, kind, "v1") for plural, kind in _CORE.items() if plural in resources]
     for name, found in served.items():
         if found is not None:
             plural, _, group = name.partition(".")

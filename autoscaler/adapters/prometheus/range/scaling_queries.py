@@ -17,6 +17,7 @@ from autoscaler.core.table.columns import FloatColumn, IntColumn
 from autoscaler.ports import Unavailable
 
 MAX_QUERIES = 200
+NOT_FOLLOWED = "recording rules could not be read, so they are not followed"
 MAX_RECORDED = 20_000  # recording rules
 DEADLINE_S = 300.0
 Results = tuple[FloatColumn, FloatColumn, IntColumn]  # float64[T] Unix time, float64[T] value, int64[T] series
@@ -40,10 +41,9 @@ class ScalingQueries:
         """
         async with asyncio.timeout(DEADLINE_S):
             try:
-                answer = await run_in_thread(self._reader().get, "/api/v1/rules", {"type": "record"})
+                return await run_in_thread(recording_rules, self._reader()), ""
             except Unavailable as error:
-                return {}, f"recording rules could not be read, so they are not followed: {error}"
-        return read_recorded(answer), ""
+                return {}, f"{NOT_FOLLOWED}: {error}"
 
     async def read(
         self, queries: Sequence[str], start_s: float, end_s: float, step_s: float
@@ -55,12 +55,17 @@ class ScalingQueries:
         async with asyncio.timeout(DEADLINE_S):
             for query in queries[:MAX_QUERIES]:
                 try:
-                    found[query] = await run_in_thread(_read, reader, query, start_s, end_s, step_s)
+                    found[query] = await run_in_thread(read_results, reader, query, start_s, end_s, step_s)
                 except Unavailable as error:
                     problems.append(f"a query of a scaling rule could not be run: {query[:100]}: {error}")
         if len(queries) > MAX_QUERIES:
             problems.append(f"{len(queries)} queries of scaling rules; only the first {MAX_QUERIES} are run")
         return found, tuple(problems)
+
+
+def recording_rules(reader: RangeReader) -> dict[str, str]:
+    """Return the expressions of the server's recording rules by name. Raises Unavailable."""
+    return read_recorded(reader.get("/api/v1/rules", {"type": "record"}))
 
 
 def read_recorded(answer: Any) -> dict[str, str]:
@@ -83,7 +88,8 @@ def _rules(answer: Any) -> list[Mapping[str, Any]]:
     return [rule for rules in listed if isinstance(rules, list) for rule in rules if isinstance(rule, dict)]
 
 
-def _read(reader: RangeReader, query: str, start_s: float, end_s: float, step_s: float) -> Results:
+def read_results(reader: RangeReader, query: str, start_s: float, end_s: float, step_s: float) -> Results:
+    """Return the results of one query. Raises Unavailable."""
     times_s: FloatColumn = np.arange(start_s, end_s + step_s / 2, step_s, dtype=np.float64)
     values, several = np.full(len(times_s), np.nan), np.zeros(len(times_s), np.int64)
     for first in range(0, len(times_s), PIECE_POINTS):

@@ -1,0 +1,106 @@
+"""The scaling rules that `report` compares with: from files, or from the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from autoscaler.adapters.kubernetes.api.client import Kube
+from autoscaler.adapters.kubernetes.api.listing import list_all
+from autoscaler.adapters.prometheus.range.reader import RangeReader
+from autoscaler.adapters.prometheus.range.scaling_queries import (
+    MAX_QUERIES,
+    NOT_FOLLOWED,
+    read_results,
+    recording_rules,
+)
+from autoscaler.adapters.prometheus.range.service_queries import ServiceName
+from autoscaler.config.rules.read import NONE, read_files, read_objects
+from autoscaler.config.rules.rule import Rule
+from autoscaler.config.settings import KubeSettings
+from autoscaler.lab.baselines.own_rule import OpenSeries
+from autoscaler.ports import Unavailable
+from autoscaler.report.load import Load, Profiles
+from autoscaler.report.rule import RuleColumn, assign, settings_of
+
+RULE_KINDS = (
+    "scaledobjects.keda.sh",
+    "horizontalpodautoscalers.autoscaling",
+    "deployments.apps",
+    "inferenceservices.serving.kserve.io",
+    "services.serving.knative.dev",
+)
+MOST_NOTES = 40
+
+Objects = Sequence[Mapping[str, object]]
+
+
+async def read_cluster(settings: KubeSettings, namespaces: Sequence[str]) -> tuple[Objects, tuple[str, ...]]:
+    """Return the objects of a cluster that may be scaling rules, and problems. Raises ApiError."""
+    async with Kube.connect(settings) as kube:
+        listed = await list_all(kube, namespaces, RULE_KINDS)
+    problems = (f"scaling rules of kind {kind}: {why}" for kind, why in sorted(listed.problems.items()))
+    return listed.objects, tuple(problems)
+
+
+def check_files(files: Sequence[Path]) -> None:
+    """Raise PolicyError for files that are no rules, before minutes of reading."""
+    if files:
+        read_files(files)
+
+
+def rule_columns(
+    files: Sequence[Path],
+    cluster: tuple[KubeSettings, Sequence[str]] | None,
+    reader: Callable[[], RangeReader],
+    services: Sequence[ServiceName],
+    load: Load,
+    profiles: Profiles,
+) -> tuple[tuple[RuleColumn, ...], tuple[str, ...]]:
+    """Return the column of the rules of these services, if any rule is given, and notes."""
+    if not files and cluster is None:
+        return (), ()
+    one = reader()
+    try:
+        recorded, notes = _recorded(one)
+        rules = list(read_files(files, recorded)) if files else []
+        if cluster is not None:
+            objects, problems = asyncio.run(read_cluster(*cluster))
+            found, faults = read_objects(objects, recorded)
+            rules += found
+            notes += [*problems, *faults]
+        chosen, unused = assign(rules, services)
+        series, failed = _past_of_queries(chosen, one, load)
+    finally:
+        one.close()
+    settings, told = settings_of(chosen, load.span.start_s, series)
+    told = [*notes, *unused, *failed, *told]
+    if len(told) > MOST_NOTES:
+        told = [*told[:MOST_NOTES], f"{len(told) - MOST_NOTES} more notes about scaling rules are not shown"]
+    return (RuleColumn(settings, load, profiles),), tuple(told)
+
+
+def _recorded(reader: RangeReader) -> tuple[Mapping[str, str], list[str]]:
+    try:
+        return recording_rules(reader), []
+    except Unavailable as error:
+        return NONE, [f"{NOT_FOLLOWED}: {error}"]
+
+
+def _past_of_queries(
+    rules: Sequence[Rule | None], reader: RangeReader, load: Load
+) -> tuple[dict[str, OpenSeries], list[str]]:
+    """Return the results of the queries whose meaning is not known, and problems."""
+    asked = list(dict.fromkeys(query for rule in rules if rule is not None for query in rule.queries))
+    found: dict[str, OpenSeries] = {}
+    problems = [f"{len(asked)} queries of scaling rules; only {MAX_QUERIES} are run"] * (len(asked) > MAX_QUERIES)
+    span = load.span
+    for query in asked[:MAX_QUERIES]:
+        try:
+            time_s, value, several = read_results(reader, query, span.start_s, span.end_s, span.step_s)
+        except Unavailable as error:
+            problems.append(f"a query of a scaling rule could not be run: {query[:100]}: {error}")
+        else:
+            found[query] = OpenSeries(time_s - span.start_s, value, several)
+    return found, problems
