@@ -140,6 +140,11 @@ experiment_options = options(
         help="Replicas at the start; default: the fewest that meet the goal in the first ten minutes, or come closest.",
     ),
     click.option(
+        "--usd-per-gpu-hour",
+        type=NumberParam(0, 10_000),
+        help="Price of a GPU; default: the list price of the profile's GPU.",
+    ),
+    click.option(
         "--seed",
         type=WholeNumber(min=0),
         default=1,
@@ -200,6 +205,7 @@ def _make_options(given: dict[str, Any], gpus: float | None) -> ExperimentOption
         start_replicas=given["start_replicas"],
         gpus=math.inf if gpus is None else gpus,
         learn_s=given["learn"] or 0.0,
+        usd_per_gpu_hour=math.nan if given["usd_per_gpu_hour"] is None else given["usd_per_gpu_hour"],
         json=given["json"],
         html=given["html"],
         ray=given["ray"],

@@ -75,8 +75,8 @@ def _look_up(prices: Mapping[str, float], product: str, capacity_type: str) -> f
 class Prices:
     """Groups variants and prices them; caches the result while workloads and pools are the same objects."""
 
-    def __init__(self, stated: Mapping[str, float], measured: Mapping[str, float] | None = None) -> None:
-        self._stated, self._measured = stated, measured or {}
+    def __init__(self, stated: Mapping[str, float]) -> None:
+        self._stated = stated
         self._inputs: tuple[Any, ...] = ()
         self._variants = Variants(np.empty(0, dtype=np.int64), np.empty(0))
         self.problems: tuple[str, ...] = ()  # why variants have no price, or not that of their nodes; unused prices
@@ -90,15 +90,13 @@ class Prices:
 
     def of_groups(self, groups: Sequence[NodeGroup]) -> FloatColumn:
         """Return the price of a device of each node group per hour, float64[G]; NaN: unknown."""
-        return np.array([find_price(each, self._stated, self._measured, each.sharers).usd for each in groups])
+        return np.array([find_price(each, self._stated, {}, each.sharers).usd for each in groups])
 
     def _group(self, fleet: Fleet) -> Variants:
         models = models_of_services(fleet.workloads)
         names = [service_of(workload, models) for workload in fleet.workloads]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(name for name in names if name))}
-        of_pool = [
-            find_price(pool, self._stated, self._measured, _sharers(fleet, row)) for row, pool in enumerate(fleet.pools)
-        ]
+        of_pool = [find_price(pool, self._stated, {}, _sharers(fleet, row)) for row, pool in enumerate(fleet.pools)]
         unknown = Price(math.nan, "its devices are not known")
         prices = [
             (of_pool[pool] if pool >= 0 else unknown).times(devices)

@@ -11,7 +11,10 @@ from rich.console import Console
 
 from autoscaler.adapters.standard_output import printing
 from autoscaler.config.policy.schema import Policy
+from autoscaler.config.prices import find_price
 from autoscaler.config.values import show_duration
+from autoscaler.core.model.fleet import Pool
+from autoscaler.core.model.money import Price
 from autoscaler.lab.baselines.own_rule import RuleSetting
 from autoscaler.lab.commands.options import ExperimentOptions
 from autoscaler.lab.compare.compare import compare
@@ -63,6 +66,15 @@ def make_case(
         counted_from_s=options.learn_s,
     )
     return case, notes
+
+
+def find_gpu_price(options: ExperimentOptions, replica_spec: ReplicaSpec) -> Price:
+    """Return the price of a GPU in an hour: as stated, else the list price of the profile's GPU."""
+    if not math.isnan(options.usd_per_gpu_hour):
+        return Price(options.usd_per_gpu_hour)
+    if not replica_spec.product:
+        return Price(math.nan, "the profile names no GPU; state its price with --usd-per-gpu-hour")
+    return find_price(Pool("nvidia.com/gpu", replica_spec.product), {}, {})
 
 
 def set_start_replicas(options: ExperimentOptions, experiment: Experiment, progress: Progress) -> Experiment:

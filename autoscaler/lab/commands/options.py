@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ class ExperimentOptions:
     html: Path | None
     ray: bool
     jobs: int | None
+    usd_per_gpu_hour: float = math.nan  # NaN: the list price of the profile's GPU
 
     @property
     def outputs(self) -> tuple[Path, ...]:

@@ -22,6 +22,7 @@ from autoscaler.lab.baselines.own_rule import OpenSeries, RuleSetting
 from autoscaler.lab.commands.comparison import (
     check_learning,
     check_longer_than_learning,
+    find_gpu_price,
     make_case,
     run_comparison,
     set_start_replicas,
@@ -134,7 +135,8 @@ def replay_past(options: ExperimentOptions, past: WorkloadHistory, name: str, ru
             f"{name}: --learn is {show_duration(options.learn_s)}; it must be a whole step of "
             f"{show_duration(past.step_s)} shorter than the history, {show_duration(past.duration_s)}"
         )
-    experiment = Experiment(name, profile_name, (case,), policy, notes=tuple(notes))
+    price = find_gpu_price(options, replica_spec)
+    experiment = Experiment(name, profile_name, (case,), policy, notes=tuple(notes), gpu_price=price)
     console = Console(stderr=True)
     with ProgressBar("preparing", console) as progress:
         experiment = set_start_replicas(options, experiment, progress)

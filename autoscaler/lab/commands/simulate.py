@@ -15,6 +15,7 @@ from autoscaler.config.values import show_duration
 from autoscaler.lab.baselines.own_rule import RuleSetting
 from autoscaler.lab.commands.comparison import (
     check_learning,
+    find_gpu_price,
     make_case,
     run_comparison,
     set_start_replicas,
@@ -120,7 +121,8 @@ def _make_experiment(
         notes.append(
             "a replica that finds no free GPU waits for one, first come, first served, and costs nothing meanwhile"
         )
-    return Experiment(title, name, tuple(cases), policy, scale, tuple(notes), options.gpus)
+    price = find_gpu_price(options, replica_spec)
+    return Experiment(title, name, tuple(cases), policy, scale, tuple(notes), options.gpus, price)
 
 
 def _read(

@@ -127,6 +127,7 @@ def compare(
         learned_s=max((case.trace.duration_s for case in learned), default=0.0),
         models=len(experiment.cases),
         gpus=experiment.gpus,
+        gpu_price=experiment.gpu_price,
         lower_bound_gpu_hours=found.least_gpu_hours,
         estimate_gpu_hours=sum(estimate for _, estimate in bounds),
         runs=tuple(found.runs),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autoscaler.config.policy.schema import Policy
+from autoscaler.core.model.money import Price
 from autoscaler.lab.baselines.static import Static
 from autoscaler.lab.bounds.constant_count import find_fewest_replicas
 from autoscaler.lab.replay.case import Case, Goal
@@ -31,6 +32,7 @@ class Experiment:
     scale: float = 1.0
     notes: tuple[str, ...] = ()
     gpus: float = math.inf  # GPUs shared by all replicas; infinity: no limit
+    gpu_price: Price = Price(math.nan, "no price of a GPU is stated")  # noqa: RUF009 - a value
 
     @property
     def shared(self) -> bool:

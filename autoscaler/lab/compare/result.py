@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autoscaler.core.model.money import Price, UnitCosts
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.replay.case import Goal
 from autoscaler.lab.replay.score import Score
@@ -80,6 +81,12 @@ class Comparison:
     offline_plan: PolicyRun | None = None  # cheapest schedule found for this trace; None: not requested
     estimate_gpu_hours: float = math.nan  # estimated least cost with this router; not below the bound
     notes: tuple[str, ...] = ()  # notes for the reader, such as on reconstructed requests
+    gpu_price: Price = Price(math.nan, "no price of a GPU is stated")  # noqa: RUF009 - a value
+
+    def cost(self, run: PolicyRun) -> tuple[float, UnitCosts]:
+        """Return what a run cost, USD, and what its answers cost; NaN: unknown."""
+        usd = run.score.gpu_hours * self.gpu_price.usd
+        return usd, UnitCosts.of(usd, run.score.output_tokens, run.score.answered)
 
     @property
     def rows(self) -> tuple[PolicyRun, ...]:

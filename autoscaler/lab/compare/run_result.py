@@ -75,6 +75,8 @@ def sum_results(cases: Sequence[Case], played: Sequence[RunResult]) -> tuple[Sco
         scale_downs=total("scale_downs"),
         flaps=total("flaps"),
         unfinished=total("unfinished"),
+        answered=total("answered"),
+        output_tokens=total("output_tokens"),
         ttft_p50_s=p50_s,
         ttft_p95_s=p95_s,
         ttft_p99_s=p99_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,8 @@ class Score:
     flaps: int  # changes undone within one cold start
     breach_s: float  # seconds in minutes whose attainment is below the goal
     unfinished: float  # requests lost with a replica, abandoned, or never answered
+    answered: float = math.nan  # requests that were answered to their end
+    output_tokens: float = math.nan  # generated for these
 
 
 def compute_score(case: Case, outcome: RunOutcome) -> Score:
@@ -58,6 +61,8 @@ def compute_score(case: Case, outcome: RunOutcome) -> Score:
         flaps=flaps,
         breach_s=_breach_s(trace.arrival_s[counted], met.astype(np.float64), goal.attainment),
         unfinished=int(np.isinf(outcome.e2e_s[counted]).sum()),
+        answered=int(np.isfinite(outcome.e2e_s[counted]).sum()),
+        output_tokens=float(trace.output_tokens[counted][np.isfinite(outcome.e2e_s[counted])].sum()),
     )
 
 

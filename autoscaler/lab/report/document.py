@@ -37,6 +37,8 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "scale": comparison.scale,
         "models": comparison.models,
         "gpus": _number(comparison.gpus),
+        "usd_per_gpu_hour": _number(comparison.gpu_price.usd),
+        "price_note": comparison.gpu_price.why,
         "requests": comparison.requests,
         "duration_s": _number(comparison.duration_s),
         "learned_s": _number(comparison.learned_s),
@@ -78,6 +80,7 @@ def _before(before: LearningResult | None) -> dict[str, Any] | None:
 
 def _run(comparison: Comparison, run: PolicyRun) -> dict[str, Any]:
     score = run.score
+    usd, costs = comparison.cost(run)
     return {
         "name": run.name,
         "tuned": run.tuned,
@@ -91,6 +94,9 @@ def _run(comparison: Comparison, run: PolicyRun) -> dict[str, Any]:
         "goodput_rps": _number(score.goodput_rps),
         "goodput_tokens_per_s": _number(score.goodput_tokens_per_s),
         "gpu_hours": _number(score.gpu_hours),
+        "usd": _number(usd),
+        "usd_per_million_tokens": _number(costs.usd_per_million_tokens),
+        "usd_per_thousand_requests": _number(costs.usd_per_thousand_requests),
         "lower_bound_ratio": _number(comparison.ratio(score.gpu_hours)),
         "ttft_p50_s": _number(score.ttft_p50_s),
         "ttft_p95_s": _number(score.ttft_p95_s),

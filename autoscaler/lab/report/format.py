@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from autoscaler.core.model.money import dollars
 from autoscaler.lab.compare.result import OFFLINE_PLAN, OURS, Comparison, PolicyRun
 from autoscaler.lab.replay.case import Goal
 
@@ -108,6 +109,12 @@ def cold_start(comparison: Comparison) -> str:
     return f"cold start {seconds(comparison.cold_start_s)}{fresh}{weights}"
 
 
+def gpu_price(comparison: Comparison) -> str:
+    """Format the price of a GPU: `a GPU at $6.88 an hour`, `no cost: ...`."""
+    usd, why = comparison.gpu_price
+    return f"no cost: {why}" if math.isnan(usd) else f"a GPU at {dollars(usd)} an hour"
+
+
 def printable(text: str) -> str:
     """Replace control characters, which file names may contain, by "?"."""
     return "".join(character if character.isprintable() else "?" for character in text)
@@ -155,6 +162,20 @@ COLUMNS = (
         lambda _, run: seconds(run.score.breach_s),
     ),
 )
+
+COST_COLUMNS = (
+    Column("cost", "GPU-hours at the price of a GPU", lambda comparison, run: dollars(comparison.cost(run)[0])),
+    Column(
+        "per M tok / 1k req",
+        "that cost over a million generated tokens, and over a thousand answered requests",
+        lambda comparison, run: " / ".join(map(dollars, comparison.cost(run)[1])),
+    ),
+)
+
+
+def columns_of(comparison: Comparison) -> tuple[Column, ...]:
+    """Return the columns of a table: those of costs only where a price is known."""
+    return COLUMNS if math.isnan(comparison.gpu_price.usd) else (*COLUMNS, *COST_COLUMNS)
 
 
 def sorted_runs(comparison: Comparison) -> list[PolicyRun]:

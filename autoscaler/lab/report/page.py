@@ -14,6 +14,7 @@ from autoscaler.lab.compare.result import OURS, Comparison, PolicyRun
 from autoscaler.lab.report import charts
 from autoscaler.lab.report.format import (
     COLUMNS,
+    COST_COLUMNS,
     amount,
     cold_start,
     count,
@@ -106,6 +107,8 @@ def _tiles(comparison: Comparison) -> str:
         state = "missed" if comparison.misses_goal(ours) else ""
         tiles.insert(0, ("attainment, ours", share(ours.score.attainment), state))
         tiles.insert(1, ("GPU-hours, ours", amount(ours.score.gpu_hours), ""))
+        if not math.isnan(comparison.gpu_price.usd):
+            tiles += [(f"{column.title}, ours", column.write(comparison, ours), "") for column in COST_COLUMNS]
         tiles.append(("times the bound, ours", ratio(comparison.ratio(ours.score.gpu_hours)), ""))
     if best:
         tiles.append((f"times the bound, {label(best)}", ratio(comparison.ratio(best.score.gpu_hours)), ""))

@@ -11,12 +11,13 @@ from rich.text import Text
 
 from autoscaler.lab.compare.result import OFFLINE_PLAN, OURS, Comparison
 from autoscaler.lab.report.format import (
-    COLUMNS,
     Column,
     amount,
     cold_start,
+    columns_of,
     count,
     fleet,
+    gpu_price,
     learned_verdict,
     length,
     objective,
@@ -25,13 +26,26 @@ from autoscaler.lab.report.format import (
     verdict,
 )
 
-OMITTED_FIRST = ("flaps", "p95", "TTFT p50", "downs", "ups", "ITL met", "TTFT met", "goodput", "in breach", "p99")
+OMITTED_FIRST = (
+    "per M tok / 1k req",
+    "flaps",
+    "p95",
+    "TTFT p50",
+    "downs",
+    "ups",
+    "cost",
+    "ITL met",
+    "TTFT met",
+    "goodput",
+    "in breach",
+    "p99",
+)
 """Columns that a narrow terminal omits, in this order."""
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the table of one trace. Rows that missed the goal are dim. Columns that do not fit are omitted."""
-    columns = list(COLUMNS)
+    known = columns = list(columns_of(comparison))
     table = _table(comparison, columns)
     unbounded = console.options.update(width=10_000)
     for title in OMITTED_FIRST:
@@ -40,8 +54,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         columns = [column for column in columns if column.title != title]
         table = _table(comparison, columns)
     console.print(table)
-    if len(columns) < len(COLUMNS):
-        left = ", ".join(column.title for column in COLUMNS if column not in columns)
+    if len(columns) < len(known):
+        left = ", ".join(column.title for column in known if column not in columns)
         console.print(Text(f"left out, as the terminal is narrow: {left}"))
     for sentence in filter(None, (verdict(comparison), learned_verdict(comparison))):
         console.print(Text(sentence))
@@ -65,7 +79,8 @@ def _table(comparison: Comparison, columns: Sequence[Column]) -> Table:
     )
     table = Table(
         title=Text(title),
-        caption=f"lower bound: {amount(comparison.lower_bound_gpu_hours)} GPU-hours" + _with_interference(comparison),
+        caption=f"lower bound: {amount(comparison.lower_bound_gpu_hours)} GPU-hours"
+        f"{_with_interference(comparison)}; {gpu_price(comparison)}",
         title_justify="left",
         caption_justify="left",
     )

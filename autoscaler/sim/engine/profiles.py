@@ -151,6 +151,7 @@ class ReplicaSpec(NamedTuple):
 
     profile: Profile
     gpus: float  # GPUs of one replica; a slice counts as the larger of its memory and compute shares
+    product: str = ""  # of these GPUs; "": not known
 
     def check_weights(self) -> None:
         """Raise FieldError if no such number of GPUs can hold the weights. The memory of the GPUs is not known."""
@@ -167,7 +168,7 @@ def find_profile(name: str) -> ReplicaSpec:
     made = compute_profile(replace(model, max_model_len=longest), device, devices)
     # Defaults of vLLM's server (EngineArgs): 8192 on 70 GiB and more, but not on an A100; else 2048.
     budget = 8192 if device is H100 else 2048
-    return ReplicaSpec(replace(made, max_batched_tokens=budget), devices * device.gpu_fraction)
+    return ReplicaSpec(replace(made, max_batched_tokens=budget), devices * device.gpu_fraction, device.product)
 
 
 # BF16 weights of an 8B model fit neither a 2g nor a 1g slice of an 80 GB card, so theirs are quantised. The last number

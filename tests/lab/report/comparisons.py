@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from autoscaler.core.model.money import Price
 from autoscaler.lab.compare.result import Comparison, Point, PolicyRun
 from autoscaler.lab.replay.case import Goal
 from autoscaler.lab.replay.score import Score
 
-SCORE = Score(0.995, 0.997, 0.996, 2.5, 320.0, 12.0, 0.1, 0.4, 0.9, 4, 3, 1, 120.0, 0)
+SCORE = Score(0.995, 0.997, 0.996, 2.5, 320.0, 12.0, 0.1, 0.4, 0.9, 4, 3, 1, 120.0, 0, 9000, 1.2e6)
 
 
 def timeline(minutes: int = 120, replicas: float = 3.0) -> np.ndarray:
@@ -24,6 +25,7 @@ def run(name: str = "ours", tuned: bool = False, params: dict[str, float] | None
 
 def comparison(*runs: PolicyRun, **values: object) -> Comparison:
     made = Comparison(
+        gpu_price=Price(6.88),
         trace="office-day",
         profile="8b-h100",
         seed=7,

@@ -1,8 +1,10 @@
+import math
 from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console
 
+from autoscaler.core.model.money import Price
 from autoscaler.lab.compare.result import LearningResult
 from autoscaler.lab.report.format import COLUMNS
 from autoscaler.lab.report.table import print_comparison
@@ -64,3 +66,16 @@ def test_narrow_terminal_omits_columns_and_says_so() -> None:
         assert ("left out, as the terminal is narrow: " in text) == (
             width < 120 or "flaps" not in text.split("left")[0]
         )
+
+
+def test_costs_are_shown_where_a_price_is_known():
+    out = StringIO()
+    print_comparison(comparison(), Console(file=out, width=400))
+    shown = out.getvalue()
+    assert all(words in shown for words in ("a GPU at $6.88 an hour", "$82.56", "$68.80 / $9.17"))
+    out = StringIO()
+    unpriced = comparison(gpu_price=Price(math.nan, "the profile names no GPU"))
+    print_comparison(unpriced, Console(file=out, width=400))
+    shown = out.getvalue()
+    assert "no cost: the profile names no GPU" in shown
+    assert "per M tok" not in shown

@@ -98,6 +98,8 @@ def to_score(past: WorkloadHistory, goal: Goal, gpus_per_replica: float, cold_st
         scale_ups=ups,
         scale_downs=downs,
         flaps=flaps,
+        answered=float(np.nansum(past.finished)),
+        output_tokens=float(np.nansum(past.generation_tokens)),
         breach_s=_breach_s(past, goal),
         unfinished=math.nan,
     )
