@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # commands that decide nothing, as those of weights, start wi
     from autoscaler.core.model.samples import Objectives, Samples
     from autoscaler.core.model.types import Decision, TickInput
     from autoscaler.core.snapshot import ManualOverride, Snapshot
+    from autoscaler.core.state import Memory
 
 
 class Unavailable(Exception):
@@ -148,6 +149,7 @@ class TickRecord:
     late: bool = False  # it took longer than the period, so decisions follow demand late
     problems: Mapping[int, str] = field(default_factory=dict)  # by row: what is wrong with its declarations
     policy_problems: Mapping[int, str] = field(default_factory=dict)  # those about its policy or overrides
+    memories: tuple[Memory, Memory] | None = None  # from which it was decided, and which it left; None: not kept
 
 
 class Actuator(Protocol):

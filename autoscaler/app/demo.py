@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.engine_sleep import EngineSleep
@@ -12,7 +13,7 @@ from autoscaler.adapters.standard_output import printing
 from autoscaler.app.wiring import LoopParts, build_loop, open_sources, run_loop
 from autoscaler.config.policy.parse import shipped
 from autoscaler.config.policy.reload import PolicyFiles
-from autoscaler.config.settings import HttpSettings, Mode, ScrapeSettings, Settings
+from autoscaler.config.settings import HttpSettings, Mode, RecordSettings, ScrapeSettings, Settings
 from autoscaler.daemon.log import LogRecorder
 from autoscaler.sim.demo.clock import CompressedClock, Pace
 from autoscaler.sim.demo.scenario import POLICIES as DEMO_POLICIES
@@ -26,16 +27,25 @@ HELD_PERIODS = 2
 """The clock waits for a tick that takes longer."""
 
 
-async def demo(*, duration_s: float | None, speed: float, seed: int, as_json: bool, http_port: int) -> int:
+async def demo(
+    *,
+    duration_s: float | None,
+    speed: float,
+    seed: int,
+    as_json: bool,
+    record: Path | None = None,
+    http_port: int = 0,
+) -> int:
     """Run the real daemon on a simulated fleet that serves real metrics over loopback."""
     clock = CompressedClock(speed)
     pace = Pace(clock, HELD_PERIODS * DEMO_PERIOD_S)
     policies = PolicyFiles((shipped(), DEMO_POLICIES), SystemClock())
     http = HttpSettings(host="127.0.0.1", port=http_port)
+    recorded = RecordSettings(folder=record) if record is not None else None
     async with AsyncExitStack() as stack:
         fleet = await stack.enter_async_context(SimulatedFleet(demo_scenario(seed), clock, pace.simulated))
         scrape = ScrapeSettings(dcgm=(fleet.dcgm_url,), gateways=(fleet.gateway_url,))
-        settings = Settings(mode=Mode.DIRECT, period_s=DEMO_PERIOD_S, scrape=scrape, http=http)
+        settings = Settings(mode=Mode.DIRECT, period_s=DEMO_PERIOD_S, scrape=scrape, http=http, record=recorded)
         sources = await open_sources(stack, settings, clock, policies)
         parts = LoopParts(
             clock=clock,

@@ -18,6 +18,7 @@ from autoscaler.app.wiring import LoopParts, build_loop, connect_cluster, open_s
 from autoscaler.config.policy.reload import PolicyFiles
 from autoscaler.config.settings import Settings
 from autoscaler.daemon.loop import Loop
+from autoscaler.daemon.totals import HourlyTotals
 from autoscaler.ports import (
     Unavailable,
     WorkloadSource,
@@ -48,9 +49,19 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
             )
         console = Console()
         nothing = f"no workload was found; needed: {NEEDED[settings.mode]}"
+        shows_table = console.is_terminal and not as_json
+
+        def say(line: str) -> None:
+            # Standard output has the decisions. A table is drawn again below what its console prints.
+            console.print(line) if shows_table else print(line, file=sys.stderr)
+
+        totals = HourlyTotals(say, acts=False)
+        if not once:
+            stack.callback(totals.say_last)
+            parts.recorders.append(totals)
         if as_json:
             parts.recorders.append(JsonLines(sys.stdout, nothing))
-        elif console.is_terminal:
+        elif shows_table:
             parts.recorders.append(stack.enter_context(LiveTable(console, once=once, nothing=nothing)))
         else:
             parts.recorders.append(ChangeLines(sys.stdout, nothing))

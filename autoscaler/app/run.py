@@ -13,6 +13,7 @@ from autoscaler.app.wiring import build_loop, connect_cluster, open_sources, res
 from autoscaler.config.policy.reload import PolicyFiles
 from autoscaler.config.settings import Mode, Settings
 from autoscaler.daemon.log import LogRecorder
+from autoscaler.daemon.totals import HourlyTotals
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +28,9 @@ async def run(settings: Settings) -> int:
         leads = settings.mode is not Mode.DRY_RUN
         metrics = Metrics(settings.mode.value, settings.lease.installation if leads else "")
         parts = await connect_cluster(stack, settings, clock, policies, sources, metrics)
-        parts.recorders.append(LogRecorder())
+        totals = HourlyTotals(lambda line: log.info("total", total=line), acts=leads)
+        stack.callback(totals.say_last)
+        parts.recorders += [LogRecorder(), totals]
         loop = await build_loop(stack, parts, settings, metrics)
         log.info("serving HTTP", url=parts.page)
         await restore_memory(loop, parts, settings, metrics.set_state_saved)

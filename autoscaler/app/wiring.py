@@ -37,6 +37,7 @@ from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.readiness import Readiness, by_name
 from autoscaler.adapters.web.server import HttpServer
+from autoscaler.app.record import PolicyWatch, open_writer
 from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.reload import PolicyFiles, Reload
@@ -276,6 +277,13 @@ async def build_loop(
     """Build the loop with its recorders and its HTTP server."""
     mode = mode or settings.mode.value
     metrics = metrics or Metrics(mode)
+    reloaded, record = _reloading(parts.policies, metrics), None
+    if settings.record:
+        record = await open_writer(stack, settings.record, metrics.count_lost_ticks)
+        parts.recorders.append(record)
+        parts.keeps_memories = True
+        watch = PolicyWatch(record, parts.clock, parts.policies.book)
+        reloaded = _reloading(parts.policies, metrics, watch.loaded)
     prices = Prices(dict(settings.prices))
     if settings.http:
         dashboard = Dashboard(explain_row)
@@ -285,6 +293,7 @@ async def build_loop(
             lambda: {
                 "policy_problem": parts.policies.problem,
                 "price_problems": prices.problems[:MAX_PROBLEMS],
+                "record_problem": record.problem if record is not None else "",
                 **parts.detail(),
             },
             2 * follower_period_s(settings.period_s) + settings.tick_deadline_s,
@@ -295,7 +304,7 @@ async def build_loop(
         parts.page = server.url
     return Loop(
         parts,
-        policies=_reloading(parts.policies, metrics),
+        policies=reloaded,
         period_s=settings.period_s,
         deadline_s=settings.tick_deadline_s,
         prices=prices,
@@ -319,7 +328,9 @@ async def restore_memory(
         parts.background.append(("past week", past_week.run))
 
 
-def _reloading(files: PolicyFiles, metrics: Metrics) -> Callable[[], PolicyBook]:
+def _reloading(
+    files: PolicyFiles, metrics: Metrics, on_loaded: Callable[[PolicyBook], None] = lambda _book: None
+) -> Callable[[], PolicyBook]:
     """Return a function that returns the present policies and reloads them when their files change."""
 
     def current() -> PolicyBook:
@@ -327,6 +338,7 @@ def _reloading(files: PolicyFiles, metrics: Metrics) -> Callable[[], PolicyBook]
             case Reload.LOADED:
                 log.info("policies reloaded", policies=sorted(files.book.policies))
                 metrics.set_policy_problems(0)
+                on_loaded(files.book)
             case Reload.BROKEN:
                 log.error("policies are invalid; the previous ones stay in force", problem=files.problem)
                 metrics.set_policy_problems(len(files.problem.splitlines()))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from autoscaler.cli.options import http_port_option
-from autoscaler.cli.param_types import DurationParam, NumberParam, WholeNumber
+from autoscaler.cli.param_types import FOLDER, DurationParam, NumberParam, WholeNumber
 from autoscaler.cli.process import run_to_end
 
 
@@ -31,8 +33,9 @@ from autoscaler.cli.process import run_to_end
     is_flag=True,
     help="Print a JSON summary at the end; without --duration, end after 60s.",
 )
+@click.option("--record", type=FOLDER, metavar="DIR", help="Folder of a record of the demo; see `run --record`.")
 @http_port_option
-def demo(duration: float | None, speed: float, seed: int, as_json: bool, http_port: int) -> None:
+def demo(duration: float | None, speed: float, seed: int, as_json: bool, record: Path | None, http_port: int) -> None:
     """Run the whole daemon against a built-in fleet of simulated vLLM replicas."""
     from autoscaler.app import demo as app
     from autoscaler.app.logging import configure_log
@@ -40,5 +43,5 @@ def demo(duration: float | None, speed: float, seed: int, as_json: bool, http_po
     configure_log("console", "error" if as_json else "info")
     if duration is None and as_json:
         duration = 60.0
-    work = app.demo(duration_s=duration, speed=speed, seed=seed, as_json=as_json, http_port=http_port)
+    work = app.demo(duration_s=duration, speed=speed, seed=seed, as_json=as_json, record=record, http_port=http_port)
     run_to_end(work, endless=True)

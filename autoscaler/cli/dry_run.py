@@ -15,6 +15,7 @@ from autoscaler.cli.options import (
     price_options,
     prometheus_options,
     rate_window_option,
+    record_options,
     refuse_unused,
 )
 from autoscaler.cli.param_types import DurationParam
@@ -35,6 +36,7 @@ from autoscaler.cli.settings import daemon_settings
     help="Take workloads from the annotated objects of the cluster instead of the labels of metrics.",
 )
 @history_option
+@record_options
 @click.option("--period", type=DurationParam(), default="15s", show_default=True, help="Time between ticks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line per decision instead of the table.")
 @click.option("--once", is_flag=True, help="Decide once without history or a page, print the decision and exit.")

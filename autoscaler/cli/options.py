@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from autoscaler.cli.param_types import (
     EXISTING,
+    FOLDER,
     READABLE_FILE,
     Address,
     AllowedSource,
@@ -204,6 +205,24 @@ cluster_options = options(
         "again when it changes.",
     ),
     context_option,
+)
+record_options = options(
+    click.option(
+        "--record",
+        type=FOLDER,
+        metavar="DIR",
+        help="Folder of the record: every decision, and what is needed to compute it again; one for each process.",
+    ),
+    click.option(
+        "--record-mb",
+        type=WholeNumber(10, 1_000_000),
+        default=100,
+        show_default=True,
+        help="Most megabytes of the record. The oldest inputs are removed first, then the oldest decisions.",
+    ),
+    click.option(
+        "--record-days", type=WholeNumber(1, 366), default=7, show_default=True, help="Days that the record keeps."
+    ),
 )
 http_port_option = port_option("--http-port", 8080, "Port for the page, the API and the daemon's own metrics")
 

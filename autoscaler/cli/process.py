@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -19,13 +19,13 @@ def run_to_end(work: Coroutine[Any, Any, int | None], *, endless: bool) -> None:
     exit_with(lambda: asyncio.run(app.until_signalled(work, endless=endless)))
 
 
-def exit_with(work: Callable[[], int]) -> None:
+def exit_with(work: Callable[[], int]) -> NoReturn:
     """Run `work` and exit with its code. An expected error prints one line and exits with 2."""
     from autoscaler.app import process as app
 
     try:
         code = work()
-    except app.StartError as error:
+    except (app.StartError, *app.EXPECTED) as error:
         click.echo(f"error: {error}", err=True)
         code = 2
     except KeyboardInterrupt:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from autoscaler.cli.experiment import Greedy, experiment_options, run_experiment
-from autoscaler.cli.options import prometheus_options
-from autoscaler.cli.param_types import READABLE_FILE, DurationParam, MomentParam, WorkloadName
+from autoscaler.cli.options import prometheus_options, refuse_unused
+from autoscaler.cli.param_types import FOLDER, READABLE_FILE, DurationParam, MomentParam, WorkloadName
+from autoscaler.cli.process import exit_with
 from autoscaler.cli.settings import prometheus_settings
 
 if TYPE_CHECKING:
@@ -27,8 +28,13 @@ STEP_S = 15.0  # of history
     metavar="FILE",
     help="File with the output of `dry-run --json`, instead of Prometheus.",
 )
+@click.option("--record", type=FOLDER, metavar="DIR", help="Record whose tick is computed again; see `run --record`.")
+@click.option("--at", type=MomentParam(), help="With --record: the moment, written as for --start.")
 @click.option(
-    "--workload", type=WorkloadName(), required=True, metavar="NAMESPACE/NAME", help="Workload whose history is read."
+    "--workload",
+    type=WorkloadName(),
+    metavar="NAMESPACE/NAME",
+    help="Workload whose history or tick is read.",
 )
 @click.option(
     "--start", type=MomentParam(), help="Start of the history: 2026-03-01T08:00:00Z, or -24h for 24 hours ago."
@@ -44,13 +50,22 @@ STEP_S = 15.0  # of history
 @experiment_options
 def replay(
     ticks: Path | None,
-    workload: tuple[str, str],
+    record: Path | None,
+    at: float | None,
+    workload: tuple[str, str] | None,
     start: float | None,
     end: float,
     step: float | None,
     **given: Any,
 ) -> None:
-    """Show what happened to a workload and what the policy and each baseline would have done with the same requests."""
+    """Show what happened to a workload and what the policy and each baseline would have done with the same requests.
+
+    With --record and --at, compute one recorded tick again, and show its inputs and stages.
+    """
+    if record is not None or at is not None:
+        _replay_tick(record, at, workload)
+    if workload is None:
+        raise click.UsageError("--workload NAMESPACE/NAME is missing: it says whose history is read")
     prometheus = prometheus_settings(given)
     if (prometheus is None) == (ticks is None):
         raise click.UsageError("give either --prometheus URL or --ticks FILE")
@@ -73,6 +88,17 @@ def replay(
         return lab.replay(options, prometheus, workload, (start, end), step or STEP_S)
 
     run_experiment(given, work)
+
+
+def _replay_tick(record: Path | None, at: float | None, workload: tuple[str, str] | None) -> NoReturn:
+    """Compute a recorded tick again, and exit."""
+    if record is None or at is None:
+        raise click.UsageError("--record DIR and --at TIME go together")
+    others = {name: None for name in click.get_current_context().params if name not in ("record", "at", "workload")}
+    refuse_unused(others, ("",), "with --at")
+    from autoscaler.app import record as app
+
+    exit_with(lambda: app.replay_at(record, at, workload))
 
 
 def _moment(time_s: float) -> str:

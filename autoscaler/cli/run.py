@@ -18,6 +18,7 @@ from autoscaler.cli.options import (
     price_options,
     prometheus_options,
     rate_window_option,
+    record_options,
     scrape_options,
     source_rule_options,
 )
@@ -87,6 +88,7 @@ from autoscaler.cli.settings import daemon_settings
 @click.option(
     "--state", type=OwnFile(), help="File that keeps what was learned across restarts; one file for each process."
 )
+@record_options
 @grpc_options
 @http_options("0.0.0.0")
 @log_options

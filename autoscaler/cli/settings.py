@@ -23,6 +23,7 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
         KubeSettings,
         LeaseSettings,
         Mode,
+        RecordSettings,
         Settings,
         TlsFiles,
     )
@@ -39,6 +40,8 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
         in_cluster = given.get("cluster", True)
         if mode is not Mode.KEDA:
             refuse_unused(given, ("grpc_",), "without --mode keda")
+        if not given["record"]:
+            refuse_unused(given, ("record_",), "without --record DIR")
         if not given.get("weights"):
             refuse_unused(given, ("weights_",), "without --weights")
         keda_tls = TlsFiles(**tls_files(given, "grpc"))
@@ -63,6 +66,9 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
             prices=stated_prices(given),
             history=given["history"],
             state=given.get("state"),
+            record=RecordSettings(folder=given["record"], max_mb=given["record_mb"], max_days=given["record_days"])
+            if given["record"]
+            else None,
             prometheus=prometheus,
             scrape=scrape_settings(given, scrape),
             kube=KubeSettings(context=given["context"]) if in_cluster else None,

@@ -203,6 +203,14 @@ class WebhookSettings(Frozen):
         return self
 
 
+class RecordSettings(Frozen):
+    """Where decisions are recorded."""
+
+    folder: Path
+    max_mb: int = Field(default=100, ge=10, le=1_000_000)  # megabytes of all files
+    max_days: int = Field(default=7, ge=1, le=366)
+
+
 class Settings(Frozen):
     """Settings of one process."""
 
@@ -230,4 +238,5 @@ class Settings(Frozen):
     http: HttpSettings | None = HttpSettings()
     history: bool = True  # at the start, learn from the last hours and days in Prometheus
     state: Path | None = None  # file that keeps learned values across restarts; None for none
+    record: RecordSettings | None = None  # None: decisions are not recorded
     prices: tuple[tuple[str, float], ...] = ()  # USD per GPU-hour by product; list prices for others

@@ -72,6 +72,7 @@ class Parts:
     requests_nodes: Callable[[Fleet], BoolColumn] | None = None
     """Returns for which workloads a recorder requests nodes, if a decision names places; bool[W]."""
     fetches_weights: bool = False  # a recorder publishes which weights nodes should fetch
+    keeps_memories: bool = False  # a recorder needs the memory from which a tick was decided
 
 
 class Loop:
@@ -164,7 +165,8 @@ class Loop:
             requests_nodes=parts.requests_nodes(fleet) if parts.requests_nodes is not None else None,
             fetches_weights=parts.fetches_weights,
         )
-        decision, self._memory = tick(inp, self._restored_memory(fleet, now_s, wall_s))
+        before = self._restored_memory(fleet, now_s, wall_s)
+        decision, self._memory = tick(inp, before)
         self._last, self._to_restore = (fleet.workloads, now_s, wall_s), None
 
         leading = parts.leadership.leading
@@ -188,6 +190,7 @@ class Loop:
             outcomes=tuple(outcomes),
             leading=leading,
             late=duration_s > self._own_period_s(),
+            memories=(before, self._memory) if parts.keeps_memories else None,
         )
 
     def _merge_problems(self, fleet: Fleet, *of_rows: Mapping[int, str]) -> Mapping[int, str]:
@@ -227,7 +230,7 @@ class Loop:
                 read.append(Samples.unknown(rows, pods, (report,)))
             else:
                 raise answer
-        return merge(read)
+        return merge(read).rounded()
 
     async def _act(self, changes: Sequence[Change]) -> Sequence[Outcome]:
         return await self._parts.actuator.apply(changes, ACTING * self._deadline_s) if changes else ()

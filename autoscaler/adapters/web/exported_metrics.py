@@ -373,6 +373,7 @@ PROCESS = (
         ("installation",),
     ),
     Family("ticks_total", "counter", "Ticks by result: ok, failed.", ("result",)),
+    Family("record_lost_ticks_total", "counter", "Ticks that could not be recorded: the disk is full or too slow."),
     Family("late_ticks_total", "counter", "Successful ticks that took longer than the period."),
     Family("tick_duration_seconds", "histogram", "Time that one successful tick took, including sampling and acting."),
     Family("last_tick_timestamp_seconds", "gauge", "Unix time of the last successful tick."),

@@ -71,6 +71,7 @@ class Metrics:
         for outcome in ("written", "failed", "forbidden"):
             self._deletion_costs.labels(outcome)
         self._policy_problems = self._gauge("policy_problems")
+        self._lost_ticks = self._counter("record_lost_ticks_total")
         self._stream_clients = self._gauge("stream_clients")
         self._state_saved_s = math.nan
         self.ticks = 0  # successful and failed ones; the rendered text changes with them
@@ -100,6 +101,10 @@ class Metrics:
     def count_deletion_cost(self, outcome: str) -> None:
         """Count one patch of a pod's deletion cost."""
         self._deletion_costs.labels(outcome).inc()
+
+    def count_lost_ticks(self, ticks: int) -> None:
+        """Count ticks that could not be recorded. It may be called from any thread."""
+        self._lost_ticks.inc(ticks)
 
     def set_policy_problems(self, count: int) -> None:
         """Set the number of errors in changed policy files; 0: none."""

@@ -13,9 +13,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
-from autoscaler.core.table.columns import Columns, FloatColumn, fill_unknown
+import numpy as np
+
+from autoscaler.core.table.columns import Columns, FloatColumn, fill_unknown, replace
 
 Table = TypeVar("Table", "PodSamples", "GatewaySamples")
+
+DECIMALS = {
+    **dict.fromkeys(("time_s", "gpu_time_s", "gap_s", "arrivals_per_s"), 3),
+    **dict.fromkeys(("ttft_s", "itl_s", "kv_usage"), 5),
+    **dict.fromkeys(("fb_usage", "tensor_active", "sm_active", "dram_active"), 4),
+    **dict.fromkeys(("ttft_met", "itl_met", "prefill_met"), 2),  # interpolated between the bounds of buckets
+}
+"""Decimals of the columns that are no whole numbers: finer than any of them is measured."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,10 @@ class Samples:
         """Return samples without readings: NaN everywhere."""
         return cls(PodSamples.filled(pods), GatewaySamples.filled(workloads), reports)
 
+    def rounded(self) -> Samples:
+        """Return them without the digits that say nothing, so that a record of them is small."""
+        return replace(self, pods=_round(self.pods), gateways=_round(self.gateways))
+
 
 def merge(samples: list[Samples]) -> Samples:
     """Combine several sources: each cell has the value of the first source that knows it."""
@@ -106,6 +120,11 @@ def merge(samples: list[Samples]) -> Samples:
         _first_known([sample.gateways for sample in samples]),
         tuple(report for sample in samples for report in sample.reports),
     )
+
+
+def _round(table: Table) -> Table:
+    rounded = {name: np.round(getattr(table, name), DECIMALS[name]) for name in vars(table) if name in DECIMALS}
+    return replace(table, **rounded)
 
 
 def _first_known(tables: list[Table]) -> Table:

@@ -1,0 +1,172 @@
+"""One file of a record: an SQLite database with the ticks of at most a day.
+
+Plain tables have what people ask for, and any tool that opens SQLite reads them: counts where they change, traffic by
+five minutes, changes with their sentences, policies as they were loaded, owners and problems. The table `blocks` has
+each tick in compressed streams (`stream.py`): what was decided, and from which inputs and memory.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FORMAT = 1
+SUFFIX = ".sqlite"
+PAGE_BYTES = 4096
+BUSY_S = 20.0
+"""How long a writer waits for a reader, and a reader for a writer. Either holds a file for some milliseconds."""
+
+TABLES = {
+    "workloads": "id INTEGER PRIMARY KEY, namespace TEXT, name TEXT, kind TEXT, uid TEXT",
+    # What holds from this tick on; written where it differs from the row before.
+    "facts": (
+        "workload INTEGER, tick INTEGER, at_s INTEGER, policy TEXT, gpus REAL, product TEXT, usd_per_hour REAL, "
+        "ttft_s REAL, itl_s REAL, attainment REAL, PRIMARY KEY (workload, tick)"
+    ),
+    "counts": (
+        "workload INTEGER, tick INTEGER, at_s INTEGER, current INTEGER, ready INTEGER, starting INTEGER, "
+        "wanted INTEGER, recommender TEXT, signal TEXT, stage TEXT, PRIMARY KEY (workload, tick)"
+    ),
+    # Sums over `seconds` from `from_s` on. A workload without requests has no row.
+    "traffic": (
+        "workload INTEGER, from_s INTEGER, seconds INTEGER, arrived INTEGER, finished INTEGER, first_tokens INTEGER, "
+        "ttft_met INTEGER, itl_judged INTEGER, itl_met INTEGER, prompt_tokens INTEGER, generation_tokens INTEGER, "
+        "running_s INTEGER, waiting_s INTEGER, breach_s INTEGER, PRIMARY KEY (workload, from_s)"
+    ),
+    "changes": (
+        "tick INTEGER, at_s INTEGER, workload INTEGER, before INTEGER, after INTEGER, outcome TEXT, detail TEXT, "
+        "sentence TEXT, PRIMARY KEY (workload, tick)"
+    ),
+    "policies": "tick INTEGER, at_s INTEGER, name TEXT, difference TEXT, text TEXT, PRIMARY KEY (tick, name)",
+    "owners": "tick INTEGER, at_s INTEGER, workload INTEGER, owner TEXT, count INTEGER, PRIMARY KEY (workload, tick)",
+    "problems": "tick INTEGER, at_s INTEGER, source TEXT, problem TEXT, PRIMARY KEY (source, tick)",
+    "ticks": "at_s REAL, first INTEGER PRIMARY KEY, last INTEGER, until_s REAL",
+    "blocks": "first INTEGER PRIMARY KEY, decided BLOB, inputs BLOB, memory BLOB",
+    "about": "key TEXT PRIMARY KEY, value TEXT",
+}
+"""Columns of each table. A tick is its number, which only grows; times are seconds since 1970."""
+
+WITH_ROWID = ("workloads", "ticks", "blocks")
+DAMAGE = (sqlite3.DatabaseError, OSError, UnicodeDecodeError)
+
+
+class Block(NamedTuple):
+    """Consecutive ticks."""
+
+    first: int  # number of the first one
+    last: int
+    at_s: float  # Unix time of the first one
+    until_s: float
+    decided: bytes
+    inputs: bytes | None  # None: dropped to make room
+    memory: bytes | None  # from which the first one was decided; streams begin with it. None: streams go on
+
+
+class RecordFile:
+    """An open file. Use it in one thread."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self.connection = connection
+
+    @classmethod
+    def create(cls, path: Path, about: dict[str, str]) -> RecordFile:
+        """Create a file that only its owner may read. Raises OSError or sqlite3.Error."""
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        file = cls(path, _connect(path))
+        file.connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        file.connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        with file.writing():
+            for table, columns in TABLES.items():
+                rowid = "" if table in WITH_ROWID else " WITHOUT ROWID"
+                file.connection.execute(f"CREATE TABLE {table} ({columns}){rowid}")
+            file.add("about", about.items())
+        return file
+
+    @classmethod
+    def open(cls, path: Path, write: bool = False) -> RecordFile:
+        """Open a file. Raises sqlite3.Error, OSError, or ValueError for a file of another format."""
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise OSError(f"{path.name} is not a file")
+        # A reader opens it for writing too: otherwise it could not undo what a killed process has half written.
+        file = cls(path, _connect(path))
+        try:
+            file.connection.execute(f"PRAGMA query_only = {not write:d}")
+            if (found := file.about().get("format", "none")) != str(FORMAT):
+                raise ValueError(f"format {found[:20]!r}; this version reads {FORMAT}")
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def about(self) -> dict[str, str]:
+        return dict(self.connection.execute("SELECT key, value FROM about"))
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write all or nothing."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.connection.execute("COMMIT")
+        except BaseException:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            raise
+
+    def add(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Add rows, in the order of the columns. A row with the key of an earlier one replaces it."""
+        columns = len(self.connection.execute(f"SELECT * FROM {table} LIMIT 0").description)
+        self.connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * columns)})", rows)
+
+    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return all rows of a query at once, so that the file is held for a moment only."""
+        with closing(self.connection.execute(query, values)) as cursor:
+            return cursor.fetchall()
+
+    def blocks(self, after: int = -1, until: int = 2**62) -> Iterator[Block]:
+        """Return the blocks whose first tick is in after + 1..until, oldest first."""
+        numbers = self.rows("SELECT first FROM ticks WHERE first > ? AND first <= ? ORDER BY first", after, until)
+        for (first,) in numbers:
+            found = self.rows(
+                "SELECT first, last, at_s, until_s, decided, inputs, memory FROM ticks JOIN blocks USING (first) "
+                "WHERE first = ?",
+                first,
+            )
+            yield from (Block(*row) for row in found)
+
+    def bounds(self) -> tuple[int, int, float, float] | None:
+        """Return number and time of the first tick and of the last one; None: there is none."""
+        ((first, last, at_s, until_s),) = self.rows("SELECT min(first), max(last), min(at_s), max(until_s) FROM ticks")
+        return None if first is None else (first, last, at_s, until_s)
+
+    def drop_oldest_inputs(self, before: int) -> bool:
+        """Drop the oldest inputs, from one memory to the next, of ticks before this one. False: there are none."""
+        memories = self.rows("SELECT first FROM blocks WHERE length(memory) > 0 ORDER BY first LIMIT 2")
+        if not memories:
+            return False
+        end = memories[1][0] if len(memories) > 1 else before
+        if end > before or memories[0][0] >= before:
+            return False
+        with self.writing():
+            # The memory goes too: without inputs nothing is computed from it. Streams of decisions still begin there.
+            self.connection.execute(
+                "UPDATE blocks SET inputs = NULL, memory = iif(memory IS NULL, NULL, x'') WHERE first < ?", (end,)
+            )
+        self.connection.execute("PRAGMA incremental_vacuum").fetchall()
+        return True
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    quoted = str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    connection = sqlite3.connect(f"file:{quoted}?mode=rw", uri=True, timeout=BUSY_S, isolation_level=None)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection

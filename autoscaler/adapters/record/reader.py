@@ -1,0 +1,204 @@
+"""Reads the folder of a record, also while it is written: what was decided at a time, and the ticks computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from autoscaler.adapters.record import folder as folders
+from autoscaler.adapters.record.file import DAMAGE, Block, RecordFile
+from autoscaler.adapters.record.rows import WORKLOADS
+from autoscaler.adapters.record.stream import Damaged, Decoder
+from autoscaler.adapters.record.values import Decided, to_input, to_memory
+from autoscaler.core.model.fleet import WorkloadRef
+from autoscaler.core.model.types import Decision, TickInput
+from autoscaler.core.tick import tick
+from autoscaler.ports import Unavailable
+
+
+class RecordedTick(NamedTuple):
+    """One tick as it was recorded."""
+
+    number: int
+    at_s: float  # Unix time
+    decided: Decided
+    workloads: tuple[WorkloadRef, ...]  # [W]
+
+
+@dataclass(frozen=True)
+class ComputedTick:
+    """One tick that was computed again."""
+
+    recorded: RecordedTick
+    inp: TickInput
+    decision: Decision
+    policies: tuple[str, ...]  # [W]
+    version: str  # of the program that recorded it
+    computed: int  # ticks from the last memory on
+
+
+class RecordedChange(NamedTuple):
+    """A change of one workload's count."""
+
+    at_s: int
+    before: int
+    after: int
+    outcome: str
+    detail: str
+    sentence: str
+
+
+class Record:
+    """An open record. Files that cannot be read are named in `problems`; the others are read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.problems: list[str] = []
+        self._files: list[RecordFile] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        for path in folders.files(self.folder):
+            try:
+                file = RecordFile.open(path)
+                self._stack.callback(file.close)
+                if file.bounds() is not None:
+                    self._files.append(file)
+            except (*DAMAGE, ValueError) as error:
+                self._note(path, error)
+        if not self._files:
+            beside = "; ".join(self.problems) or "no tick is recorded in it"
+            self._stack.close()
+            raise Unavailable(f"--record {self.folder}: nothing can be read: {beside}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def files(self) -> tuple[RecordFile, ...]:
+        """The files that can be read, oldest first."""
+        return tuple(self._files)
+
+    def span(self) -> tuple[float, float]:
+        """Return the Unix times of the first tick and of the last one."""
+        bounds = [bounds for file in self._files if (bounds := file.bounds())]
+        return min(each[2] for each in bounds), max(each[3] for each in bounds)
+
+    def query(self, query: str, *values: Any) -> Iterator[tuple[RecordFile, tuple[Any, ...]]]:
+        """Return the rows of a query of each file, oldest first. A damaged file is left out, and named."""
+        for file in self._files:
+            try:
+                rows = file.rows(query, *values)
+            except DAMAGE as error:
+                self._note(file.path, error)
+                continue
+            yield from ((file, row) for row in rows)
+
+    def tick(self, at_s: float) -> RecordedTick:
+        """Return the last tick up to a time. Raises Unavailable, which says what there is."""
+        file, block = self._block(at_s)
+        last = None
+        for each in self._decided(file, block):
+            if each.at_s <= at_s:
+                last = each
+        assert last is not None  # the first tick of the block is not later
+        return last
+
+    def compute(self, at_s: float) -> ComputedTick:
+        """Compute the last tick up to a time again, from the memory before it. Raises Unavailable."""
+        recorded = self.tick(at_s)
+        file, wanted = self._block(at_s)
+        blocks = self._since_memory(file, wanted)
+        if not blocks[0].memory or any(block.inputs is None for block in blocks):
+            raise Unavailable(
+                f"the inputs of the tick of {moment(recorded.at_s)} are not kept, so it cannot be computed again; "
+                f"{self._kept()}"
+            )
+        computed = 0
+        try:
+            memory, decoder = to_memory(Decoder().decode(blocks[0].memory)[0]), Decoder()
+            for block in blocks:
+                for offset, value in enumerate(decoder.decode(block.inputs or b"")):
+                    inp = to_input(value)
+                    decision, memory = tick(inp, memory)
+                    computed += 1
+                    if block.first + offset == recorded.number:
+                        policies = self._policies(file, recorded)
+                        return ComputedTick(recorded, inp, decision, policies, file.about()["version"], computed)
+        except Damaged as error:
+            version = file.about().get("version", "unknown")
+            raise Unavailable(
+                f"{file.path}: the inputs before {moment(recorded.at_s)} cannot be read: {error}; version {version} of "
+                "the program recorded them"
+            ) from error
+        raise Unavailable(f"{file.path}: the input of the tick of {moment(recorded.at_s)} is not there")
+
+    def changes(self, ref: tuple[str, str], from_s: float, until_s: float) -> list[RecordedChange]:
+        """Return the changes of a workload within a time, oldest first."""
+        query = (
+            "SELECT at_s, before, after, outcome, detail, sentence FROM changes JOIN workloads ON id = workload "
+            "WHERE namespace = ? AND name = ? AND at_s BETWEEN ? AND ? ORDER BY tick"
+        )
+        return [RecordedChange(*row) for _, row in self.query(query, *ref, from_s, until_s)]
+
+    def _block(self, at_s: float) -> tuple[RecordFile, Block]:
+        """Return the last block that begins by then, and its file."""
+        for file in reversed(self._files):
+            try:
+                found = file.rows("SELECT first FROM ticks WHERE at_s <= ? ORDER BY first DESC LIMIT 1", at_s)
+                if found:
+                    return file, next(file.blocks(found[0][0] - 1, found[0][0]))
+            except (*DAMAGE, StopIteration) as error:
+                self._note(file.path, error)
+        first, last = self.span()
+        raise Unavailable(
+            f"--at is {moment(at_s)}, before the first tick of {self.folder}: it has {moment(first)} to {moment(last)}"
+        )
+
+    def _since_memory(self, file: RecordFile, wanted: Block) -> list[Block]:
+        """Return the blocks of the streams up to a block, from their begin on."""
+        ((begin,),) = file.rows("SELECT max(first) FROM blocks WHERE memory IS NOT NULL AND first <= ?", wanted.first)
+        return list(file.blocks((begin if begin is not None else wanted.first) - 1, wanted.first))
+
+    def _decided(self, file: RecordFile, wanted: Block) -> Iterator[RecordedTick]:
+        """Return the ticks of a block. Raises Unavailable if it is damaged."""
+        decoder = Decoder()
+        refs = {number: WorkloadRef(namespace, name, kind) for number, namespace, name, kind, _ in file.rows(WORKLOADS)}
+        try:
+            for block in self._since_memory(file, wanted):
+                values = decoder.decode(block.decided)
+            for offset, value in enumerate(values):
+                decided = Decided.from_value(value)
+                names = tuple(refs[number] for number in decided.workload.tolist())
+                yield RecordedTick(wanted.first + offset, float(decided.at_s[0]), decided, names)
+        except (*DAMAGE, Damaged, KeyError, IndexError) as error:
+            raise Unavailable(f"{file.path}: the ticks around {moment(wanted.at_s)} are damaged: {error}") from error
+
+    def _policies(self, file: RecordFile, recorded: RecordedTick) -> tuple[str, ...]:
+        query = "SELECT workload, policy FROM facts WHERE tick <= ? ORDER BY tick"
+        policies: dict[int, str] = dict(file.rows(query, recorded.number))
+        return tuple(policies.get(number, "") for number in recorded.decided.workload.tolist())
+
+    def _kept(self) -> str:
+        query = (
+            "SELECT min(at_s), max(until_s) FROM ticks JOIN blocks USING (first) "
+            "WHERE inputs IS NOT NULL HAVING count(*) > 0"
+        )
+        spans = [row for _, row in self.query(query)]
+        if not spans:
+            return "inputs of no tick are kept"
+        return f"those of {moment(min(span[0] for span in spans))} to {moment(max(span[1] for span in spans))} are"
+
+    def _note(self, path: Path, error: BaseException) -> None:
+        problem = f"{path}: left out: {str(error)[:200] or type(error).__name__}"
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+def moment(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
