@@ -58,9 +58,7 @@ def update_surges(
 
     Real misses show what a surge costs as soon as their queue is gone. What would have been missed shows it once the
     surge has settled: a small one is often the beginning of a large one, and a young service has seen little.
-
-    By the rule of succession a surge that was seen once in some hours may come again in as many. If as much time has
-    passed since its end as had been observed by then, it was a single one. While the load is high it goes on.
+    While the load is high a surge goes on.
     """
     now_s, load = after.observed_s, or_zero(load)
     interval_s = now_s - before.observed_s
@@ -69,9 +67,8 @@ def update_surges(
     is_new = misses & ((surges.count == 0) | (now_s - surges.high_after_s > hold_s))
     peak = np.where(misses, np.fmax(np.where(is_new, 0.0, surges.peak), load), surges.peak)
     is_high = misses | ((surges.count > 0) & (load > HIGH_SHARE * peak))
-    quiet_s = np.fmax(surges.high_after_s, hold_s)  # of silence that show that it was a single one
-    silence_s = now_s - surges.high_after_s
-    is_single = (surges.count == 1) & ~is_high & (silence_s > quiet_s) & (silence_s - interval_s <= quiet_s)
+    kept_s = compute_kept_s(surges, now_s, stats.cold_start_s)
+    is_single = ~is_high & (kept_s < 0) & (kept_s + interval_s >= 0)
     fade = np.exp(-interval_s / stats.window_s)
     has_missed = really_missed > 0
     really_missed = surges.really_missed * fade + really_missed
@@ -89,6 +86,17 @@ def update_surges(
         high_after_s=np.where(is_high, now_s, surges.high_after_s),
     )
     return seen, np.asarray(is_single)
+
+
+def compute_kept_s(surges: Surges, observed_s: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
+    """Return the seconds until the only surge that was seen counts as a single one; float64[W], NaN: it is not the only
+    one, or there was none.
+
+    By the rule of succession a surge that was seen once in some hours may come again in as many. If as much time has
+    passed since its end as had been observed by then, and a cold start at least, it was a single one.
+    """
+    kept_s = surges.high_after_s + np.fmax(surges.high_after_s, cold_start_s) - observed_s
+    return np.where(surges.count == 1, kept_s, np.nan)
 
 
 def forget_queues(shadow: ShadowFleets, is_single: BoolColumn) -> ShadowFleets:

@@ -14,7 +14,7 @@ import numpy as np
 
 from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.types import Capacity, TickInput
-from autoscaler.core.observe.arrivals import Arrivals
+from autoscaler.core.observe.arrivals import Arrivals, queue_per_s
 from autoscaler.core.observe.load import at_gateway, is_queued
 from autoscaler.core.readings.rates import MIN_PER_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero, replace
@@ -23,9 +23,10 @@ from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero, repl
 class Projection(NamedTuple):
     """The queue one cold start from now; every field float64[W], NaN: unknown."""
 
-    queue: FloatColumn  # requests waiting then
-    wait_s: FloatColumn  # how long the last of them will wait
-    arrivals_per_s: FloatColumn  # requests
+    queue: FloatColumn  # requests waiting then, by the mean arrivals
+    wait_s: FloatColumn  # how long the last of them will wait, by the arrivals since the queue began if they are more
+    mean_per_s: FloatColumn  # requests that arrive, over about one cold start
+    arrivals_per_s: FloatColumn  # those since the queue began, or the mean if that is more
     served_each_per_s: FloatColumn  # requests, by one replica
 
 
@@ -44,6 +45,7 @@ def project(observation: Observation, capacity: Capacity, arrivals: Arrivals, sp
     queue(t + C) = queue + (arrivals - service) x C - service of a replica x the time those loading will have had.
     With 30 waiting, 2 arriving and 3 served each second, a cold start of 60 s: 30 - 60 < 0, gone in time. The model is
     fluid. Arrivals are the mean over about one cold start, or the present ones where the planner counts more of them.
+    Whether the queue is gone in time is judged by those since it began, if they are more.
 
     A replica serves one request in the time of its work, as the planner measured it. Where that is not known, replicas
     are expected to generate as fast as the policy states, or as they did when they were full. One that has just become
@@ -51,27 +53,27 @@ def project(observation: Observation, capacity: Capacity, arrivals: Arrivals, sp
     """
     awake = observation.reporting - or_zero(observation.stuck)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        mean_per_s = observation.generation_tokens_per_s / awake
+        tokens_per_s = observation.generation_tokens_per_s / awake
         measured_per_s = np.where(
-            np.isnan(observation.pod_tokens_per_s), mean_per_s, np.fmax(observation.pod_tokens_per_s, mean_per_s)
+            np.isnan(observation.pod_tokens_per_s), tokens_per_s, np.fmax(observation.pod_tokens_per_s, tokens_per_s)
         )
         tokens_each_per_s = np.fmax(measured_per_s, np.fmax(speed.decode_tokens_per_s, capacity.decode_tokens_per_s))
         by_tokens_per_s = tokens_each_per_s / observation.output_tokens
         served_each_per_s = np.where(np.isnan(speed.work_s), by_tokens_per_s, 1 / speed.work_s)
         served_per_s = served_each_per_s * (awake + observation.newly_ready)
-        arrivals_per_s = np.fmax(np.maximum(arrivals.per_s, 0.0), speed.demand / speed.work_s)
-        left = (
-            observation.waiting
-            + at_gateway(observation)
-            + (arrivals_per_s - served_per_s) * observation.cold_start_s
-            - served_each_per_s * observation.starting_replica_s
-        )
+        mean_per_s = np.fmax(np.maximum(arrivals.per_s, 0.0), speed.demand / speed.work_s)
+        arrivals_per_s = np.fmax(mean_per_s, queue_per_s(arrivals))
+        waiting = observation.waiting + at_gateway(observation)
+        waiting = waiting - served_per_s * observation.cold_start_s - served_each_per_s * observation.starting_replica_s
         known = served_each_per_s > MIN_PER_S
-        queue = np.where(known, np.maximum(left, 0.0), np.nan)
-        wait_s = queue / (served_per_s + served_each_per_s * observation.starting)
+        queue, longest = (
+            np.where(known, np.maximum(waiting + per_s * observation.cold_start_s, 0.0), np.nan)
+            for per_s in (mean_per_s, arrivals_per_s)
+        )
+        wait_s = longest / (served_per_s + served_each_per_s * observation.starting)
         # Pods do not share their queues: what is left then in the worst of them waits for it alone.
         wait_s = np.where(known, np.fmax(wait_s, observation.queue_wait_s - observation.cold_start_s), np.nan)
-    return Projection(queue, wait_s, arrivals_per_s, served_each_per_s)
+    return Projection(queue, wait_s, mean_per_s, arrivals_per_s, served_each_per_s)
 
 
 def is_noise(inp: TickInput, observation: Observation, projection: Projection) -> BoolColumn:
@@ -87,7 +89,9 @@ def replicas_to_drain(inp: TickInput, observation: Observation, projection: Proj
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         drained_per_s = projection.queue / np.fmax(observation.cold_start_s, inp.spec.max_wait_s)
-        return (projection.arrivals_per_s + drained_per_s) / (projection.served_each_per_s * inp.spec.target_usage)
+        # What arrives for longer than some readings is a level. Before, it is served, but no queue of it is drained.
+        per_s = np.maximum(projection.mean_per_s + drained_per_s, projection.arrivals_per_s)
+        return per_s / (projection.served_each_per_s * inp.spec.target_usage)
 
 
 def wake(

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from autoscaler.core.observe.arrivals import queue_per_s
 from tests.core.world import Story, fleet, spec
 
 NAN = math.nan
@@ -38,6 +39,20 @@ def test_refused_requests_are_arrivals_too():
         refused += 15.0
         story.tick(fleet([1]), 5, rejections=refused)
     assert story.memory.workloads.observe.arrivals.per_s[0] == pytest.approx(3.0, rel=0.02)
+
+
+@pytest.mark.parametrize("scrape_s", [5.0, 15.0])
+def test_arrivals_since_a_queue_began_keep_their_rate_whatever_the_scrapes(scrape_s):
+    """2 a second come and are served, then 8 a second come: a reading brings what arrived since the one before."""
+    story, waiting = Story(spec()), {}
+    for second in range(5, 185, 5):
+        read_s = 1000.0 + second // scrape_s * scrape_s
+        served, excess = 2.0 * (read_s - 1000), max(6.0 * (read_s - 1120), 0.0)
+        story.tick(fleet([1]), 5, running=10.0, waiting=excess, finished=served, time_s=read_s)
+        waiting[second] = queue_per_s(story.memory.workloads.observe.arrivals)[0]
+    assert np.isnan(waiting[120])
+    assert 6.5 < waiting[150] < 8
+    assert 7 < waiting[180] < 8
 
 
 def test_arrivals_stay_when_readings_are_missing_for_a_while():

@@ -38,8 +38,10 @@ def known_speed(best_tokens_per_s=NAN, work_s=NAN, demand=NAN):
     return KnownSpeed(np.array([best_tokens_per_s]), np.array([work_s]), np.array([demand]))
 
 
-def projected(found, arrivals_per_s=2.0, stated_tokens_per_s=NAN, **known):
-    arrivals = replace(Arrivals.blank(1), per_s=np.array([arrivals_per_s]))
+def projected(found, arrivals_per_s=2.0, stated_tokens_per_s=NAN, in_queue=(0, 0), **known):
+    """in_queue: the requests that arrived since the queue began, and the seconds since then."""
+    counted = {"per_s": arrivals_per_s, "queue_arrived": in_queue[0], "queue_s": in_queue[1]}
+    arrivals = replace(Arrivals.blank(1), **{name: np.array([float(value)]) for name, value in counted.items()})
     capacity = replace(Capacity.filled(1), decode_tokens_per_s=np.array([stated_tokens_per_s]))
     return queue_projection.project(found, capacity, arrivals, known_speed(**known))
 
@@ -75,6 +77,17 @@ def test_present_arrivals_above_the_average_count():
     found = observation(waiting=10)
     assert projected(found, 2.0, demand=5 / 3, work_s=1 / 3).queue[0] == pytest.approx(10 + 120)
     assert projected(found, 5.0, demand=2 / 3, work_s=1 / 3).queue[0] == pytest.approx(10 + 120)
+
+
+@pytest.mark.parametrize(
+    ("in_queue", "is_seen"),
+    [((57, 15), True), ((19, 5), False), ((0, 0), False), ((30, 15), False)],
+    ids=["for 15 s", "too few to be sure", "no queue", "at the average"],
+)
+def test_arrivals_since_the_queue_began_count_when_they_are_sure(in_queue, is_seen):
+    """Few arrived in the last cold start, but 3.8 arrive now and 3 are served each second."""
+    found = observation(waiting=15, cold_start_s=240)
+    assert is_noise(found, max_wait_s=2.0, in_queue=in_queue) is not is_seen
 
 
 def test_requests_without_work_make_no_arrivals():
@@ -189,13 +202,20 @@ def test_the_first_replica_clears_what_waits_for_it_at_the_gateway():
 
 def test_ordered_replicas_drain_the_queue_in_one_more_cold_start():
     inp = world(1000.0, fleet([1]), spec(target_usage=0.8))
-    projection = queue_projection.Projection(*(np.array([value]) for value in (120.0, 75.0, 4.0, 1.6)))
+    projection = queue_projection.Projection(*(np.array([value]) for value in (120.0, 75.0, 4.0, 4.0, 1.6)))
     assert queue_projection.replicas_to_drain(inp, observation(), projection)[0] == pytest.approx((4 + 2) / 1.28)
+
+
+def test_arrivals_of_some_readings_are_served_but_not_drained():
+    """The fluid queue of a step at its first reading orders twice what the step needs."""
+    inp = world(1000.0, fleet([1]), spec(target_usage=0.8))
+    projection = queue_projection.Projection(*(np.array([value]) for value in (0.0, 75.0, 1.0, 8.0, 1.6)))
+    assert queue_projection.replicas_to_drain(inp, observation(), projection)[0] == pytest.approx(8 / 1.28)
 
 
 def test_a_patient_tier_takes_longer_to_be_rid_of_a_queue():
     inp = world(1000.0, fleet([1]), spec(max_wait_s=600.0))
-    projection = queue_projection.Projection(*(np.array([value]) for value in (1200.0, 750.0, 1.6, 1.6)))
+    projection = queue_projection.Projection(*(np.array([value]) for value in (1200.0, 750.0, 1.6, 1.6, 1.6)))
     assert queue_projection.replicas_to_drain(inp, observation(), projection)[0] == pytest.approx((1.6 + 2) / 1.6)
 
 
