@@ -28,10 +28,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -57,7 +56,7 @@ from autoscaler.lab.report.format import seconds, share
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Lengths, Shape
 from bench.studies.cases import scale_to_size
-from bench.studies.results import append_result, print_results, read_results
+from bench.studies.results import Cases, print_results
 from bench.studies.shapes import generate
 
 TRACES = ("azure2024_code_week", "servegen_m-large_14d")
@@ -352,31 +351,18 @@ def lengths(results: Sequence[dict[str, Any]]) -> str:
     return ", ".join(sorted({seconds(each["duration_s"]) for each in results}))
 
 
-def run(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield key and result of each case."""
-    known = read_results(given.out) if given.out else {}
+def list_cases(given: argparse.Namespace) -> Cases:
     starts = [PROFILE, given.cold_start, given.uncached]
-    cases: list[tuple[list[Any], Callable[[], dict[str, Any]]]] = []
     if "zero" in given.services:
         for rate, seed in itertools.product(given.rates, given.seeds):
             hours = [given.learned_hours, given.zero_hours]
-            cases.append((["sparse", *starts, *hours, rate, seed], partial(measure_zero, given, rate, seed)))
+            yield ["sparse", *starts, *hours, rate, seed], partial(measure_zero, given, rate, seed)
     if "mornings" in given.services:
-        cases += [
-            (["mornings", *starts, given.morning_hours, seed], partial(measure_mornings, given, seed))
-            for seed in given.seeds
-        ]
+        for seed in given.seeds:
+            yield ["mornings", *starts, given.morning_hours, seed], partial(measure_mornings, given, seed)
     if "busy" in given.services:
         for trace, seed in itertools.product(load(given.traces), given.seeds):
-            own = [trace.name, *starts, given.size, given.hours, seed]
-            cases.append((own, partial(measure, trace, given, seed)))
-    for parts, measured in cases:
-        key = json.dumps(parts)
-        if key not in known:
-            known[key] = measured()
-            if given.out:
-                append_result(given.out, {"key": key, "result": known[key]})
-        yield key, known[key]
+            yield [trace.name, *starts, given.size, given.hours, seed], partial(measure, trace, given, seed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -392,7 +378,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=float, default=3.0, help="mean replicas of the lower bound")
     parser.add_argument("--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean start with the weights")
     parser.add_argument("--uncached", type=float, default=300.0, metavar="SECONDS", help="on a new node without them")
-    return print_results(parser, arguments, run, table)
+    return print_results(parser, arguments, list_cases, table)
 
 
 if __name__ == "__main__":

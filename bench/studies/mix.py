@@ -14,10 +14,11 @@ Without `--traces`, two small traces are generated.
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from autoscaler.lab.replay.score import compute_score
 from autoscaler.lab.report.format import seconds, share
 from autoscaler.sim.engine.profile_file import find
 from bench.studies.cases import clip_window, generate_traces, load_traces, scale_to_size
-from bench.studies.results import append_result, print_results, read_results
+from bench.studies.results import Cases, print_results
 
 TRACES = ("azure2024_code_week", "servegen_m-large_14d")
 FULL, SLICE = "8b-h100", "8b-h100-3g"
@@ -120,18 +121,10 @@ def load(folder: Path | None) -> list[Trace]:
     return known
 
 
-def run(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield key and result of each case."""
-    known = read_results(given.out) if given.out else {}
-    for trace in load(given.traces):
-        for size in given.sizes:
-            for seed in given.seeds:
-                key = json.dumps([trace.name, FULL, SLICE, size, given.cold_start, given.hours, seed])
-                if key not in known:
-                    known[key] = measure(trace, given, size, seed)
-                    if given.out:
-                        append_result(given.out, {"key": key, "result": known[key]})
-                yield key, known[key]
+def list_cases(given: argparse.Namespace) -> Cases:
+    for trace, size, seed in itertools.product(load(given.traces), given.sizes, given.seeds):
+        parts = [trace.name, FULL, SLICE, size, given.cold_start, given.hours, seed]
+        yield parts, partial(measure, trace, given, size, seed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -141,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hours", type=float, default=4.0, help="length of a window")
     parser.add_argument("--sizes", type=float, nargs="+", default=(2.0,), help="mean full GPUs of the lower bound")
     parser.add_argument("--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean cold start")
-    return print_results(parser, arguments, run, table)
+    return print_results(parser, arguments, list_cases, table)
 
 
 if __name__ == "__main__":

@@ -34,22 +34,39 @@ def append_result(file: Path, entry: dict[str, Any]) -> None:
         stream.write(json.dumps(entry).encode() + b"\n")
 
 
+Cases = Iterable[tuple[list[Any], Callable[[], dict[str, Any]]]]
+"""What identifies each case of a study, and what measures it."""
+
+
 def print_results(
     parser: argparse.ArgumentParser,
     arguments: Sequence[str] | None,
-    run: Callable[[argparse.Namespace], Iterable[tuple[str, dict[str, Any]]]],
+    list_cases: Callable[[argparse.Namespace], Cases],
     table: Callable[[dict[str, dict[str, Any]]], str],
 ) -> int:
     """Run a study by its arguments, and print its table, or its results as JSON. Returns the exit code.
 
-    run: yields key and result of each case, and raises ValueError or OSError for arguments that cannot be used.
+    Cases with a kept result are not measured again.
+    list_cases: raises ValueError or OSError for arguments that cannot be used.
     """
     parser.add_argument("--out", type=Path, help="file of kept results, which is continued")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     given = parser.parse_args(arguments)
     try:
-        results = dict(run(given))
+        results = _run(list_cases(given), given.out)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     print(json.dumps(results) if given.json else table(results), end="\n" if given.json else "")
     return 0
+
+
+def _run(cases: Cases, kept: Path | None) -> dict[str, dict[str, Any]]:
+    known, results = read_results(kept) if kept else {}, {}
+    for parts, measure in cases:
+        key = json.dumps(parts)
+        if key not in known:
+            known[key] = measure()
+            if kept:
+                append_result(kept, {"key": key, "result": known[key]})
+        results[key] = known[key]
+    return results

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from autoscaler.lab.replay.score import compute_score
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 from bench.studies.ablation import switched_off
-from bench.studies.results import append_result, print_results, read_results
+from bench.studies.results import Cases, print_results
 
 SHAPE = Shape(3.0, Lengths(900, 0.9, 6000), Lengths(900, 1.0, 8000), bursts=(Bursts(3.0, 300.0, 0.6, 3.0),))
 """Three requests per second, three bursts per hour of about five minutes; the median answer takes some 20 s."""
@@ -111,18 +111,10 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def run(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield key and result of each way, for each grace period."""
-    known = read_results(given.out) if given.out else {}
-    for router, grace_s in itertools.product(given.routers, given.grace):
-        for way in given.ways:
-            settings = [given.profile, given.cold_start, given.services, given.hours, given.shrinks]
-            key = json.dumps([*settings, router, grace_s, way])
-            if key not in known:
-                known[key] = measure(given, router, grace_s, way)
-                if given.out:
-                    append_result(given.out, {"key": key, "result": known[key]})
-            yield key, known[key]
+def list_cases(given: argparse.Namespace) -> Cases:
+    settings = [given.profile, given.cold_start, given.services, given.hours, given.shrinks]
+    for case in itertools.product(given.routers, given.grace, given.ways):
+        yield [*settings, *case], partial(measure, given, *case)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -135,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hours", type=float, default=2.0, help="length of a run")
     parser.add_argument("--profile", default="8b-h100", help="profile of a replica")
     parser.add_argument("--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean cold start")
-    return print_results(parser, arguments, run, table)
+    return print_results(parser, arguments, list_cases, table)
 
 
 if __name__ == "__main__":

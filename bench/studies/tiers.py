@@ -14,11 +14,11 @@ Without `--traces`, requests are generated.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from autoscaler.lab.report.format import share
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 from bench.studies.cases import clip_window, load_traces, scale_to_size
-from bench.studies.results import append_result, print_results, read_results
+from bench.studies.results import Cases, print_results
 
 COUNTED_FROM_S = 3600.0  # every service begins with one replica and has this time to ask for its share
 MOST_REQUESTS = 2_000_000
@@ -181,18 +181,15 @@ def summarize(results: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"* Mean of all runs, {sharing}: {', '.join(means)}."
 
 
-def run(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield key and result of each seed."""
-    known = read_results(given.out) if given.out else {}
-    traces = load(given.traces, given.hours)
+def list_cases(given: argparse.Namespace) -> Cases:
+    traces, source = load(given.traces, given.hours), "traces" if given.traces else "generated"
     for seed in given.seeds:
-        source = "traces" if given.traces else "generated"
-        key = json.dumps([source, given.profile, given.size, given.cold_start, given.hours, seed])
-        if key not in known:
-            known[key] = measure(prepare(traces, given, seed))
-            if given.out:
-                append_result(given.out, {"key": key, "result": known[key]})
-        yield key, known[key]
+        parts = [source, given.profile, given.size, given.cold_start, given.hours, seed]
+        yield parts, partial(measure_seed, traces, given, seed)
+
+
+def measure_seed(traces: list[Trace], given: argparse.Namespace, seed: int) -> dict[str, Any]:
+    return measure(prepare(traces, given, seed))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -203,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=float, default=3.0, help="mean replicas of the lower bound of each tier")
     parser.add_argument("--profile", default="14b-h100", help="profile of a replica")
     parser.add_argument("--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean cold start")
-    return print_results(parser, arguments, run, table)
+    return print_results(parser, arguments, list_cases, table)
 
 
 if __name__ == "__main__":
