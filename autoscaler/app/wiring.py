@@ -24,6 +24,7 @@ from autoscaler.adapters.kubernetes.leader_election import Elector
 from autoscaler.adapters.kubernetes.node_requests.reconciler import NodeRequester
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
+from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.adapters.kubernetes.weights.publisher import WishPublisher
 from autoscaler.adapters.model_files import ModelSizes
 from autoscaler.adapters.prometheus.instant.gateways import WakeUpQuery
@@ -122,14 +123,9 @@ async def connect_cluster(
     elected = settings.lease.enabled and settings.mode is not Mode.DRY_RUN
     elector = Elector(kube, settings.lease, clock, woken, _watches(settings)) if elected else None
     quotas = QuotaFiles(settings.quotas, clock) if settings.quotas else None
-    fleet = KubeFleet(
-        kube,
-        clock,
-        settings.mode,
-        settings.namespaces,
-        writes,
-        wakeup=woken,
-        leadership=elector,
+    scope = Scope(
+        mode=settings.mode,
+        namespaces=settings.namespaces,
         target_kinds=settings.target_kinds,
         node_group_max=dict(settings.node_group_max),
         stated_quotas=_reloading_quotas(quotas) if quotas is not None else tuple,
@@ -137,6 +133,7 @@ async def connect_cluster(
         with_caches=settings.weights,
         system=SystemNamespaces({*settings.system_namespaces, *settings.namespaces}, own_namespace()),
     )
+    fleet = KubeFleet(kube, clock, scope, writes, elector, woken)
     parts = LoopParts(
         clock=clock,
         workloads=fleet,

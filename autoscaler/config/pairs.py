@@ -14,21 +14,6 @@ MOST_NAMED = 4
 """A problem names at most this many workloads."""
 
 
-class PairFinder:
-    """Finds pairs; caches the result while the arguments are the same objects."""
-
-    def __init__(self) -> None:
-        self._workloads: tuple[Workload, ...] = ()
-        self._spec: Spec | None = None
-        self._pairs = Pairs.none(0)
-
-    def of(self, workloads: tuple[Workload, ...], spec: Spec) -> Pairs:
-        """Return the pairs among these workloads. spec: of their policies, which state the ratio."""
-        if workloads is not self._workloads or spec is not self._spec:
-            self._workloads, self._spec, self._pairs = workloads, spec, find_pairs(workloads, spec)
-        return self._pairs
-
-
 def find_pairs(workloads: tuple[Workload, ...], spec: Spec) -> Pairs:
     """Find the pairs. A workload with a role but without a partner is sized alone, and a problem says why."""
     found = Pairs.none(len(workloads))

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import structlog
 
-from autoscaler.config.pairs import PairFinder
+from autoscaler.config.pairs import find_pairs
 from autoscaler.config.policy.compile import Compiler
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.prices import Prices
+from autoscaler.config.remembered import Remembered
 from autoscaler.core.allocate.victims import find_victims
 from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.fleet import Fleet, NodeGroup, Pod, Workload, WorkloadRef
+from autoscaler.core.model.pairs import Pairs
 from autoscaler.core.model.samples import Objectives, Samples, SourceReport, merge
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.observe import freshness
@@ -98,7 +100,7 @@ class Loop:
         self._period_s = period_s
         self._deadline_s = deadline_s
         self._prices = prices or Prices({})
-        self._pairs = PairFinder()
+        self._pairs = Remembered[Pairs]()
         self._memory = Memory.empty()
         self._last: tuple[tuple[Workload, ...], float, float] | None = None  # workloads, clock, Unix time
         self._to_restore: Snapshot | None = None  # merged into memory by the next tick
@@ -153,7 +155,7 @@ class Loop:
 
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
         schedule = specs.windows.at(wall_s, now_s)
-        pairs = self._pairs.of(fleet.workloads, specs.spec)
+        pairs = self._pairs.get(lambda: find_pairs(fleet.workloads, specs.spec), fleet.workloads, specs.spec)
         inp = TickInput(
             now_s,
             fleet,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from autoscaler.config.pairs import PairFinder, find_pairs
+from autoscaler.config.pairs import find_pairs
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.pairs import DECODE, PREFILL
 from tests.core.world import spec
@@ -85,10 +85,3 @@ def test_policies_that_contradict_each_other_are_reported():
         "its pair has at least 3 and at most 2 decode replicas per prefill replica; at least 3 are kept"
     )
     assert found(P, D, min_decode_per_prefill=[1.0, NAN], max_decode_per_prefill=[NAN, 2.0])[1] == {}
-
-
-def test_pairs_are_found_again_when_workloads_or_policies_change():
-    finder, workloads, rules = PairFinder(), (P, D), spec(2)
-    pairs = finder.of(workloads, rules)
-    assert finder.of(workloads, rules) is pairs
-    assert finder.of((P,), spec(1)).partner.tolist() == [-1]

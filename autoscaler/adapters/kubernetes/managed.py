@@ -86,6 +86,10 @@ class ManagedWorkloads:
         self._system = system
         self.problems: dict[WorkloadRef, str] = {}
 
+    def refused_namespaces(self) -> list[str]:
+        """Return the namespaces that may not be read."""
+        return sorted(self._refused())
+
     def note(self, ref: WorkloadRef, *problems: str) -> None:
         """Add problems of a workload to those that are known; "" is none."""
         if found := join_problems((self.problems.get(ref, ""), *problems)):

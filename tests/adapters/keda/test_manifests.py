@@ -19,6 +19,7 @@ from autoscaler.adapters.keda.service import KedaService
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.events import EventRecorder
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
+from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import KedaSettings, Mode
 from autoscaler.daemon.loop import Loop, Parts
@@ -106,7 +107,11 @@ async def test_daemon_uses_exactly_the_shipped_role(kube_api: KubeApi, namespace
     user = await kube_api.service_account(namespace, "daemon", *ROLES)
     async with AsyncExitStack() as stack:
         kube = await stack.enter_async_context(Kube.using(kube_api.configuration(user), 5.0))
-        fleet, answers, events = KubeFleet(kube, clock, Mode.KEDA), Answers(clock, lease), EventRecorder(kube, clock)
+        fleet, answers, events = (
+            KubeFleet(kube, clock, Scope(Mode.KEDA)),
+            Answers(clock, lease),
+            EventRecorder(kube, clock),
+        )
         service = KedaService(answers, fleet, lambda: BOOK)
         await stack.enter_async_context(running(fleet, events))
         server = await stack.enter_async_context(KedaServer(KedaSettings(host="127.0.0.1", port=0), service, lease))

@@ -9,6 +9,7 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.api.reflector import WatchTimes
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
+from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.config.settings import Mode
 from autoscaler.core.model.fleet import Fleet
 from tests.adapters.kubernetes.world import World
@@ -58,7 +59,7 @@ async def bind(api: KubeApi, world: World, name: str, node: str, resource: str, 
 
 def everywhere(kube: Kube, clock: SystemClock, **options: Any) -> KubeFleet:
     """Return a fleet that watches all namespaces, so that what others hold is known."""
-    return KubeFleet(kube, clock, Mode.DIRECT, times=FAST, **options)
+    return KubeFleet(kube, clock, Scope(Mode.DIRECT, times=FAST, **options))
 
 
 def row_of(world: World, view: Fleet, name: str) -> int:

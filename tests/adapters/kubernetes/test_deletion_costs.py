@@ -23,6 +23,7 @@ from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.status import DELETION_COST
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
+from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.config.settings import Mode
 from autoscaler.core.model.fleet import Pod, WorkloadRef
 from autoscaler.ports import Change, ChangeStatus
@@ -87,7 +88,7 @@ async def test_pods_that_differ_are_annotated_before_the_scale(
     stated = {"kept": "100", "stale": "-7", "second": "-1"}
     created = await workload(world, "first", "second", "stale", "kept", "plain", costs=stated)
     kube = await connect(user)
-    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace])
+    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace]))
     counted: list[str] = []
     costs = DeletionCosts(kube, clock, fleet.deletion_cost, count=counted.append)
     actuator = ScaleActuator(kube, OwnWrites(clock), deletion_costs=costs)
@@ -136,7 +137,7 @@ async def test_pods_of_other_controllers_are_left_alone(connect: Connect, user: 
     await world.pod("b", "b-0", READY_STATUS, kind="StatefulSet")
     await workload(world, "first")
     kube = await connect(user)
-    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace])
+    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace]))
     async with running(fleet):
         await synced(fleet)
         assert fleet.deletion_cost((world.namespace, "b-0")) is None

@@ -16,6 +16,7 @@ from autoscaler.adapters.kubernetes.api.reflector import WatchTimes
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
+from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.config.pairs import find_pairs
 from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.parse import load
@@ -65,7 +66,7 @@ spec:
 
 
 def direct(kube: Kube, clock: SystemClock, world: World, writes: OwnWrites | None = None) -> KubeFleet:
-    return KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], writes, FAST, heartbeat_s=0.2)
+    return KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=FAST, heartbeat_s=0.2), writes=writes)
 
 
 async def test_fleet_is_unavailable_until_everything_was_listed(kube: Kube, clock: SystemClock, world: World):
@@ -76,7 +77,7 @@ async def test_fleet_is_unavailable_until_everything_was_listed(kube: Kube, cloc
 
 async def test_loop_is_woken_when_the_cluster_is_known(kube: Kube, clock: SystemClock, world: World):
     woken = asyncio.Event()
-    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], times=FAST, wakeup=woken)
+    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=FAST), wakeup=woken)
     async with running(fleet):
         async with asyncio.timeout(PATIENCE_S):
             await woken.wait()
@@ -113,7 +114,7 @@ async def test_namespace_without_rights_stops_no_other(
         return await kube_api.service_account(world.namespace, "narrow", role)
 
     kube = await connect(await allow(world.namespace))
-    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace, other.namespace], None, FAST, heartbeat_s=0.2)
+    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace, other.namespace], times=FAST, heartbeat_s=0.2))
     async with running(fleet):
         assert names(await synced(fleet)) == ["llama"]
         told = f"workloads of namespace {other.namespace} are not managed: "
@@ -169,7 +170,7 @@ async def test_phases_of_a_start_are_read_from_the_cluster(
     await world.deployment("llama")
     await world.pod("llama", "phased-a", fetching_status(), node=node)
     # The rights of a test end at its namespace, and nodes are in none.
-    fleet = KubeFleet(kube, clock, Mode.DIRECT, times=FAST, heartbeat_s=0.2)
+    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, times=FAST, heartbeat_s=0.2))
     try:
         async with running(fleet):
             await synced(fleet)
@@ -268,7 +269,7 @@ async def test_owner_in_another_namespace_is_ignored(kube: Kube, clock: SystemCl
         metadata = {"name": name, "ownerReferences": owned("ReplicaSet", owner)}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template({})["spec"]}
         await kube_api.apply(pod, namespace=other.namespace)
-    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace, other.namespace])
+    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace, other.namespace]))
     async with running(fleet):
         view = await synced(fleet)
     assert [pod.name for pod in view.pods] == ["llama-0"]
@@ -365,7 +366,7 @@ async def test_annotation_is_named_when_its_misspelling_hides_the_policy(
     kube: Kube, clock: SystemClock, world: World, mode: Mode
 ):
     await world.deployment("llama", annotations={"vllm-autoscaler.io/polcy": "batch"})
-    fleet = KubeFleet(kube, clock, mode, [world.namespace], times=FAST)
+    fleet = KubeFleet(kube, clock, Scope(mode, [world.namespace], times=FAST))
     async with running(fleet):
         view = await synced(fleet)
         ((_, problem),) = fleet.problems().items()
@@ -644,7 +645,7 @@ async def test_keda_workloads_are_the_targets_of_triggers(kube: Kube, clock: Sys
     overrides = {"type": "external", "metadata": EXTERNAL["metadata"] | {"objective.ttft": "200ms"}}
     await world.scaled_object("ours", "llama", overrides, minReplicaCount=1, maxReplicaCount=6)
     await world.hpa("keda-hpa-ours", "llama", scaled_object="ours")
-    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    fleet = KubeFleet(kube, clock, Scope(Mode.KEDA, [world.namespace], times=FAST))
     async with running(fleet):
         view = await synced(fleet)
     assert names(view) == ["llama"]
@@ -664,7 +665,7 @@ async def test_windows_of_a_target_count_in_keda_mode(kube: Kube, clock: SystemC
     windows = '[{"from": "0 9 * * *", "until": "0 18 * * *", "replicas": 3}]'
     await world.deployment("llama", annotations={"vllm-autoscaler.io/windows": windows})
     await world.scaled_object("ours", "llama", EXTERNAL)
-    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    fleet = KubeFleet(kube, clock, Scope(Mode.KEDA, [world.namespace], times=FAST))
     async with running(fleet):
         (workload,) = (await synced(fleet)).workloads
     assert workload.overrides == (("prewarm", windows),)
@@ -674,7 +675,7 @@ async def test_windows_of_a_target_count_in_keda_mode(kube: Kube, clock: SystemC
 async def test_override_annotations_are_reported_in_keda_mode(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama", annotations=annotated(policy="batch", max_replicas="8"))
     await world.scaled_object("ours", "llama", EXTERNAL)
-    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    fleet = KubeFleet(kube, clock, Scope(Mode.KEDA, [world.namespace], times=FAST))
     async with running(fleet):
         (workload,) = (await synced(fleet)).workloads
     assert workload.overrides == ()
@@ -688,7 +689,7 @@ async def test_other_scaled_objects_and_hpas_are_owners_in_keda_mode(kube: Kube,
         await world.scaled_object(f"ours-{name}", name, EXTERNAL)
     await world.scaled_object("theirs", "a", {"type": "cron", "metadata": {}})
     await world.hpa("by-hand", "b")
-    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    fleet = KubeFleet(kube, clock, Scope(Mode.KEDA, [world.namespace], times=FAST))
     async with running(fleet):
         view = await synced(fleet)
     assert view.other_owner[row(view, "a")] == "ScaledObject/theirs"
@@ -702,7 +703,7 @@ async def test_invalid_scaled_object_is_reported(kube: Kube, clock: SystemClock,
     rollout = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "unknown"}
     await world.scaled_object("rollout", "unknown", EXTERNAL, scaleTargetRef=rollout)
     await world.scaled_object("no-policy", "twice", {"type": "external", "metadata": {"scalerAddress": "a:1"}})
-    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    fleet = KubeFleet(kube, clock, Scope(Mode.KEDA, [world.namespace], times=FAST))
     async with running(fleet):
         view = await synced(fleet)
     assert [workload.policy for workload in view.workloads] == ["(invalid)"]
@@ -745,7 +746,7 @@ async def test_limits_of_keda_and_its_hpa_are_read(kube: Kube, clock: SystemCloc
     for name in ("llama", "other"):
         await world.scaled_object(name, name, EXTERNAL)
         await world.hpa(f"keda-hpa-{name}", name, scaled_object=name)
-    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    fleet = KubeFleet(kube, clock, Scope(Mode.KEDA, [world.namespace], times=FAST))
     note = "autoscaling.keda.sh/paused-scale-in"
 
     def least(view: Fleet) -> float:
@@ -788,7 +789,7 @@ async def test_hpa_that_cannot_scale_is_an_obstacle(kube: Kube, clock: SystemClo
     await world.deployment("llama", replicas=1, annotations={})
     await world.scaled_object("llama", "llama", EXTERNAL)
     await world.hpa("keda-hpa-llama", "llama", scaled_object="llama")
-    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    fleet = KubeFleet(kube, clock, Scope(Mode.KEDA, [world.namespace], times=FAST))
     denied = "the HPA controller was unable to update the target scale: admission webhook denied the request"
     condition = {"type": "AbleToScale", "status": "False", "reason": "FailedUpdateScale", "message": denied}
 
@@ -828,11 +829,13 @@ async def test_a_model_that_fits_on_no_device_is_a_problem(
     fleet = KubeFleet(
         kube,
         clock,
-        Mode.DIRECT,
-        [world.namespace],
-        times=FAST,
-        heartbeat_s=0.2,
-        weights_gb=lambda workload: stated_weights_gb(workload, book),
+        Scope(
+            Mode.DIRECT,
+            [world.namespace],
+            times=FAST,
+            heartbeat_s=0.2,
+            weights_gb=lambda workload: stated_weights_gb(workload, book),
+        ),
     )
     async with running(fleet):
         await synced(fleet)
@@ -847,7 +850,7 @@ async def test_fleet_is_unavailable_when_keda_is_not_installed(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
 ):
     await kube_api.remove_crds("scaledobjects")
-    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    fleet = KubeFleet(kube, clock, Scope(Mode.KEDA, [world.namespace], times=FAST))
     async with running(fleet):
         await asyncio.sleep(0.5)
         with pytest.raises(Unavailable, match="scaledobjects"):
@@ -872,7 +875,7 @@ async def test_all_namespaces_are_watched_when_none_is_named(kube: Kube, clock: 
     other = World(world.api, await world.api.namespace())
     await world.deployment("here")
     await other.deployment("there")
-    fleet = KubeFleet(kube, clock, Mode.DIRECT, times=FAST)
+    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, times=FAST))
     async with running(fleet):
         view = await synced(fleet)
     assert {("here", world.namespace), ("there", other.namespace)} <= {
@@ -888,7 +891,7 @@ async def test_workloads_of_system_namespaces_are_refused(kube: Kube, clock: Sys
         await each.deployment("a")
         await each.scaled_object("a", "a", EXTERNAL)
     rule = SystemNamespaces((allowed.namespace,), own=world.namespace)
-    fleet = KubeFleet(kube, clock, mode, times=FAST, system=rule)
+    fleet = KubeFleet(kube, clock, Scope(mode, times=FAST, system=rule))
     async with running(fleet):
         view = await synced(fleet)
         problems = fleet.problems()
@@ -907,7 +910,7 @@ async def test_only_named_namespaces_are_watched(kube: Kube, clock: SystemClock,
     await world.deployment("here")
     await other.deployment("there")
     await third.deployment("nowhere")
-    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace, other.namespace], times=FAST)
+    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace, other.namespace], times=FAST))
     async with running(fleet):
         assert sorted(names(await synced(fleet))) == ["here", "there"]
 

@@ -11,6 +11,7 @@ import pytest
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
+from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.config.settings import Mode
 from autoscaler.core.model.fleet import Fleet
 from tests.adapters.kubernetes.node_world import FAST, GPU, Nodes, bind, everywhere, row_of
@@ -182,7 +183,7 @@ async def test_pods_of_the_watched_namespaces_hold_devices(
     node = await nodes.add("a", {GPU: 4})
     await world.deployment("llama", nodeSelector=nodes.mark)
     await bind(kube_api, world, "job", node, GPU, 3)
-    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], times=FAST, node_group_max={"a=b": 3})
+    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=FAST, node_group_max={"a=b": 3}))
     async with running(fleet):
         view = await synced(fleet)
         assert pool_of(world, view, "llama") == (1.0, 1.0)  # the job is of the same namespace

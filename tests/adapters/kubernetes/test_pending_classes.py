@@ -9,6 +9,7 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.api.reflector import WatchTimes
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
+from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.config.settings import Mode
 from autoscaler.core.model.fleet import Fleet, PendingCause, PendingClass
 from autoscaler.core.state import Memory
@@ -33,7 +34,7 @@ UNSCHEDULABLE = {"phase": "Pending", "conditions": [condition("PodScheduled", "F
 
 
 def direct(kube: Kube, clock: SystemClock, world: World) -> KubeFleet:
-    return KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], times=FAST, heartbeat_s=0.2)
+    return KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=FAST, heartbeat_s=0.2))
 
 
 def classes(view: Fleet, clock: SystemClock) -> dict[PendingClass, float]:

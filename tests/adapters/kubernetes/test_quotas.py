@@ -17,6 +17,7 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.quotas.kueue import QUEUE_LABEL
+from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.config.quotas import StatedQuota
 from autoscaler.config.settings import Mode
 from autoscaler.core.allocate.further import limit_by_quotas
@@ -65,7 +66,7 @@ def quotas_of(view: Fleet, name: str = "llama") -> dict[str, tuple[float, ...]]:
 
 
 def watching(kube: Kube, clock: SystemClock, world: World, **options: Any) -> KubeFleet:
-    return KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], times=FAST, heartbeat_s=0.2, **options)
+    return KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=FAST, heartbeat_s=0.2, **options))
 
 
 async def test_resource_quota_caps_what_its_namespace_may_request(

@@ -12,6 +12,7 @@ from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.leader_election import Elector
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
+from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.config.settings import LeaseSettings, Mode
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.ports import Change, ChangeStatus
@@ -31,7 +32,7 @@ async def use_everything(
 ) -> None:
     """Send all requests of a mode once: watch, lead, scale each kind, fail with a conflict, write an Event."""
     writes = OwnWrites(clock)
-    fleet = KubeFleet(kube, clock, mode, writes=writes)
+    fleet = KubeFleet(kube, clock, Scope(mode), writes=writes)
     elector = Elector(kube, LeaseSettings(namespace=world.namespace), clock)
     recorder = EventRecorder(kube, clock)
     created = [await world.deployment("a"), await world.stateful_set("b"), await world.leader_worker_set("c")]
@@ -105,7 +106,7 @@ async def test_dry_run_needs_only_a_read_only_role(
     roles = shipped_roles("dry-run")
     assert {permission.verb for permission in granted(*roles)} == READING
     user = await kube_api.service_account(world.namespace, "reader", *roles)
-    fleet = KubeFleet(await connect(user), clock, Mode.DRY_RUN)
+    fleet = KubeFleet(await connect(user), clock, Scope(Mode.DRY_RUN))
     created = [
         await world.deployment("a", replicas=2),
         await world.stateful_set("b"),

@@ -12,6 +12,7 @@ from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
+from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.catalog.scale_targets import BY_KIND
 from autoscaler.config.settings import Mode
 from autoscaler.core.model.fleet import Fleet, WorkloadRef
@@ -60,7 +61,7 @@ async def kube(kube_api: KubeApi, namespace: str, connect: Connect, served: None
 
 
 def watching(kube: Kube, clock: SystemClock, world: World, mode: Mode = Mode.DIRECT, *kinds: str) -> KubeFleet:
-    return KubeFleet(kube, clock, mode, [world.namespace], times=FAST, heartbeat_s=0.2, target_kinds=kinds)
+    return KubeFleet(kube, clock, Scope(mode, [world.namespace], times=FAST, heartbeat_s=0.2, target_kinds=kinds))
 
 
 def change(view: Fleet, name: str, after: int) -> Change:

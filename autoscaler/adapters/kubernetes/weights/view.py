@@ -13,6 +13,7 @@ from autoscaler.adapters.kubernetes.inventory.usage import UsedOnNodes
 from autoscaler.adapters.kubernetes.pods.store import PodRows
 from autoscaler.adapters.kubernetes.weights.places import count_places, places_of_templates
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
+from autoscaler.config.remembered import Remembered
 from autoscaler.config.weights.source import ModelSource, parse
 from autoscaler.core.model.fleet import Workload
 from autoscaler.core.model.weights import NO_SOURCE, PodCache, SourceStatus, WeightPlaces, Weights, WishStatus
@@ -56,8 +57,7 @@ class WeightsView:
         self.last: Weights | None = None  # the last columns
         self.index: SizeIndex | None = None  # where sizes are looked up that nothing else states
         self.published: Callable[[], PublishedPlan] | None = None  # returns the plan; None: nothing is planned
-        self._status: tuple[SourceStatus, ...] = ()
-        self._status_of: tuple[object, ...] | None = None
+        self._status = Remembered[tuple[SourceStatus, ...]]()
         self._weights_gb = weights_gb
         self._named: tuple[object, ...] | None = None  # as of the columns below
         self._sources: tuple[str, ...] = ()
@@ -116,17 +116,18 @@ class WeightsView:
 
     def _statuses(self, published: PublishedPlan | None) -> tuple[SourceStatus, ...]:
         """Return the status of each source. It is counted again only if reports or the plan have changed."""
-        known = self._sources, self.reports.version, published.wished if published is not None else None
-        if self._status_of != known:
-            self._status_of = known
+
+        def count() -> tuple[SourceStatus, ...]:
             of_nodes = [self.reports.status(key_of(source)) for source in self._sources]
-            self._status = tuple(
+            if published is None:
+                return tuple(of_nodes)
+            return tuple(
                 each._replace(wished=published.wished.get(source, 0), missing=published.missing.get(source, 0.0))
-                if published is not None
-                else each
                 for source, each in zip(self._sources, of_nodes, strict=True)
             )
-        return self._status
+
+        wished = tuple(published.wished.items()) if published is not None else ()
+        return self._status.get(count, self._sources, self.reports.version, published is not None, wished)
 
     def _name(self, workloads: tuple[Workload, ...]) -> None:
         """Note the source of each workload, and its bytes: as stated, as nodes report them, or by the index."""

@@ -22,6 +22,7 @@ from autoscaler.adapters.kubernetes.api.reflector import QUICK_END_S, Reflector,
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
+from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.config.settings import Mode
 from autoscaler.ports import Change, ChangeStatus
 from tests.adapters.kubernetes.api.fake_server import (
@@ -512,7 +513,7 @@ async def test_fleet_is_unchanged_after_an_outage(
     for index in range(3):
         await world.pod("llama", f"llama-{index}")
     writes = OwnWrites(clock)
-    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], writes, QUICK, heartbeat_s=0.2)
+    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=QUICK, heartbeat_s=0.2), writes=writes)
     actuator = ScaleActuator(kube, writes)
     async with running(fleet):
         before = await synced(fleet)
@@ -549,7 +550,7 @@ async def test_objects_are_listed_again_when_etcd_was_restored(clock: SystemCloc
         await api.install_crds()
         world = World(api, await api.namespace())
         await world.deployment("llama", replicas=2)
-        fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], None, QUICK, heartbeat_s=0.2)
+        fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=QUICK, heartbeat_s=0.2))
         async with api.forgotten(), AsyncExitStack() as stack:
             await stack.enter_async_context(running(fleet))
             for number in range(3):
