@@ -2,7 +2,7 @@
 
 The planner weighs the load in its own way, and the same load against a learned capacity would only add to it. So while
 the planner speaks, the reactive signals that it weighs are left out. A queue in which requests wait for longer than the
-policy allows shows that the planner is wrong; then all signals speak. `queue_projection` decides what it is worth.
+policy allows shows that the planner is wrong; then all signals speak. The stage BURST decides what it is worth.
 """
 
 from __future__ import annotations

@@ -77,19 +77,7 @@ def allocate(
     pairs = PairRows.of(inp, has_policy)
     standing, answers = judge(inp.fleet, inp.now_s, before.answers)
     idle_s = target.idle_s if pairs is None else pairs.least_of_both(target.idle_s)
-    none, cold_start_s = np.zeros(len(ours)), observed.observation.cold_start_s
-    demands = GpuDemands(
-        desired=none,
-        base=none,
-        kept=none,
-        scheduled=count_scheduled(inp.fleet),
-        trusted=observed.trusted,
-        ours=has_policy,
-        idle=is_idle(inp, observed.observation, idle_s),
-        can_wait=inp.spec.can_wait(cold_start_s),
-        arrivals_per_s=arrivals.recent_per_s(observed.arrivals, cold_start_s),
-    )
-    sharing = _Sharing(inp, observed, standing, demands)
+    sharing = _Sharing(inp, observed, standing, _demands(inp, observed, has_policy, idle_s))
     requests_each = known_capacity.concurrency * inp.spec.target_usage
     mixes, failures = Mixes.of(inp, observed, requests_each, target.informed & has_policy, before.failures)
 
@@ -124,6 +112,22 @@ def allocate(
     unfollowed_s = np.where(standing.lasts(answer, inp.fleet), standing.for_s, np.nan)
     answers = replace(answers, replicas=np.where(ours, answer, np.nan))
     return stages, mixed.base, unfollowed_s, AllocateState(overpaid, answers, failures, sleep_state)
+
+
+def _demands(inp: TickInput, observed: Observed, has_policy: BoolColumn, idle_s: FloatColumn) -> GpuDemands:
+    """Return what workloads have and may have, without the replicas that they desire."""
+    none, cold_start_s = np.zeros(len(idle_s)), observed.observation.cold_start_s
+    return GpuDemands(
+        desired=none,
+        base=none,
+        kept=none,
+        scheduled=count_scheduled(inp.fleet),
+        trusted=observed.trusted,
+        ours=has_policy,
+        idle=is_idle(inp, observed.observation, idle_s),
+        can_wait=inp.spec.can_wait(cold_start_s),
+        arrivals_per_s=arrivals.recent_per_s(observed.arrivals, cold_start_s),
+    )
 
 
 def is_refused(inp: TickInput, desired: FloatColumn) -> BoolColumn:

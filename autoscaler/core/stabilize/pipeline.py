@@ -1,6 +1,6 @@
 """One workload alone: from the recommendation to its target, before anything is shared.
 
-`stages` and `queue_projection` define the stages; here are their order and their inputs.
+`stages` and `burst` define the stages; here are their order and their inputs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from autoscaler.core.observe.arrivals import averaging_s
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.reactive import signals
 from autoscaler.core.reactive.capacity import LearnedCapacity
-from autoscaler.core.stabilize import burst as queue_projection
-from autoscaler.core.stabilize import carry
+from autoscaler.core.stabilize import burst, carry
 from autoscaler.core.stabilize import stages as stage_functions
 from autoscaler.core.stabilize.burst import KnownSpeed
 from autoscaler.core.starts.cold_start import OVERDUE
@@ -93,14 +92,14 @@ def stabilize(
         np.where(inp.spec.has_stated_capacity, np.nan, plan.work_s),
         np.where(planned, plan.demand, np.nan),
     )
-    projection = queue_projection.project(observation, capacity, observed.arrivals, speed)
-    noise = queue_projection.is_noise(inp, observation, projection)
-    to_drain = queue_projection.replicas_to_drain(inp, observation, projection)
+    projection = burst.project(observation, capacity, observed.arrivals, speed)
+    noise = burst.is_noise(inp, observation, projection)
+    to_drain = burst.replicas_to_drain(inp, observation, projection)
     # The batches of a queue are full whatever the load. The planner knows the load without them.
     lasting_load = np.where(planned, choice.signals[Signal.PLANNER], lasting)
     without_queue = np.fmax(lasting_load, signals.beside_queue(observation, choice.signals))
-    absorbed = queue_projection.absorb(desired, without_queue, to_drain, observation, noise)
-    by_waking = queue_projection.wake(inp, observation, capacity, observed.arrivals, speed, desired, without_queue)
+    absorbed = burst.absorb(desired, without_queue, to_drain, observation, noise)
+    by_waking = burst.wake(inp, observation, capacity, observed.arrivals, speed, desired, without_queue)
     # Signals guess at the speed of a replica until the planner knows it. The first step follows from the queue.
     is_first = ~(planned | inp.spec.has_stated_capacity) & (observation.starting + observation.pending == 0)
     is_late = load.has_late_queue(inp, observation) & is_first & ~noise

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.types import Capacity
 from autoscaler.core.observe.arrivals import Arrivals
-from autoscaler.core.stabilize import burst as queue_projection
+from autoscaler.core.stabilize import burst
 from autoscaler.core.stabilize.burst import KnownSpeed
 from tests.core.world import fleet, spec, world
 
@@ -43,12 +43,12 @@ def projected(found, arrivals_per_s=2.0, stated_tokens_per_s=NAN, in_queue=(0, 0
     counted = {"per_s": arrivals_per_s, "queue_arrived": in_queue[0], "queue_s": in_queue[1]}
     arrivals = replace(Arrivals.blank(1), **{name: np.array([float(value)]) for name, value in counted.items()})
     capacity = replace(Capacity.filled(1), decode_tokens_per_s=np.array([stated_tokens_per_s]))
-    return queue_projection.project(found, capacity, arrivals, known_speed(**known))
+    return burst.project(found, capacity, arrivals, known_speed(**known))
 
 
 def is_noise(found, max_wait_s=1.0, **known):
     inp = world(1000.0, fleet([1]), spec(max_wait_s=max_wait_s))
-    return bool(queue_projection.is_noise(inp, found, projected(found, **known))[0])
+    return bool(burst.is_noise(inp, found, projected(found, **known))[0])
 
 
 def test_a_queue_is_noise_when_it_drains_within_a_cold_start():
@@ -103,7 +103,7 @@ def test_queue_wakes_replicas_although_no_new_one_would_help():
     def woken(desired=5.0, **columns):
         found = observation(**known, **columns)
         args = inp, found, Capacity.filled(1), arrivals, known_speed()
-        return queue_projection.wake(*args, np.array([desired]), lasting)[0]
+        return burst.wake(*args, np.array([desired]), lasting)[0]
 
     assert is_noise(observation(**known))
     assert math.isnan(woken(wakeable=0, wake_s=4))
@@ -162,8 +162,8 @@ def test_no_queue_is_not_called_a_noisy_one():
 def test_nothing_is_absorbed_when_the_service_rate_is_unknown(unknown):
     found = observation(**{"waiting": 5, **unknown})
     assert not is_noise(found)
-    needed = queue_projection.replicas_to_drain(world(1000.0, fleet([1]), spec()), found, projected(found))
-    desired = queue_projection.absorb(np.array([9.0]), np.array([1.0]), needed, found, np.array([False]))
+    needed = burst.replicas_to_drain(world(1000.0, fleet([1]), spec()), found, projected(found))
+    desired = burst.absorb(np.array([9.0]), np.array([1.0]), needed, found, np.array([False]))
     assert desired[0] == 9
 
 
@@ -202,27 +202,27 @@ def test_the_first_replica_clears_what_waits_for_it_at_the_gateway():
 
 def test_ordered_replicas_drain_the_queue_in_one_more_cold_start():
     inp = world(1000.0, fleet([1]), spec(target_usage=0.8))
-    projection = queue_projection.Projection(*(np.array([value]) for value in (120.0, 75.0, 4.0, 4.0, 1.6)))
-    assert queue_projection.replicas_to_drain(inp, observation(), projection)[0] == pytest.approx((4 + 2) / 1.28)
+    projection = burst.Projection(*(np.array([value]) for value in (120.0, 75.0, 4.0, 4.0, 1.6)))
+    assert burst.replicas_to_drain(inp, observation(), projection)[0] == pytest.approx((4 + 2) / 1.28)
 
 
 def test_arrivals_of_some_readings_are_served_but_not_drained():
     """The fluid queue of a step at its first reading orders twice what the step needs."""
     inp = world(1000.0, fleet([1]), spec(target_usage=0.8))
-    projection = queue_projection.Projection(*(np.array([value]) for value in (0.0, 75.0, 1.0, 8.0, 1.6)))
-    assert queue_projection.replicas_to_drain(inp, observation(), projection)[0] == pytest.approx(8 / 1.28)
+    projection = burst.Projection(*(np.array([value]) for value in (0.0, 75.0, 1.0, 8.0, 1.6)))
+    assert burst.replicas_to_drain(inp, observation(), projection)[0] == pytest.approx(8 / 1.28)
 
 
 def test_a_patient_tier_takes_longer_to_be_rid_of_a_queue():
     inp = world(1000.0, fleet([1]), spec(max_wait_s=600.0))
-    projection = queue_projection.Projection(*(np.array([value]) for value in (1200.0, 750.0, 1.6, 1.6, 1.6)))
-    assert queue_projection.replicas_to_drain(inp, observation(), projection)[0] == pytest.approx((1.6 + 2) / 1.6)
+    projection = burst.Projection(*(np.array([value]) for value in (1200.0, 750.0, 1.6, 1.6, 1.6)))
+    assert burst.replicas_to_drain(inp, observation(), projection)[0] == pytest.approx((1.6 + 2) / 1.6)
 
 
 def absorbed(desired, *, lasting=1.0, needed=NAN, quiet=False, **columns):
     found = observation(**{"waiting": 50, **columns})
     columns = (np.array([float(value)]) for value in (desired, lasting, needed))
-    return queue_projection.absorb(*columns, found, np.array([quiet]))[0]
+    return burst.absorb(*columns, found, np.array([quiet]))[0]
 
 
 def test_noise_wants_no_more_than_there_is_or_than_lasts():
