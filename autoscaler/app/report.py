@@ -89,6 +89,11 @@ def report(options: ReportOptions) -> int:
 
 def make_report(options: ReportOptions, console: Console) -> Report:
     """Read the history and compute the report. Raises Unavailable, ValueError, PolicyError."""
+    return make_report_of_history(options, console)[0]
+
+
+def make_report_of_history(options: ReportOptions, console: Console) -> tuple[Report, FleetHistory]:
+    """Return the report with the history that it was computed from. Raises Unavailable, ValueError, PolicyError."""
     settings, until_s = options.prometheus, time.time()
     book = load_policies(options.policies, options.default_policy)
     policy = book.policies[book.default]
@@ -113,7 +118,7 @@ def make_report(options: ReportOptions, console: Console) -> Report:
     load, profiles = measure_load(history, spec, np.full(services, math.nan))
     cluster = None if options.kube is None else (options.kube, options.namespaces)
     columns, told = rule_columns(options.against, cluster, reader, history.services, load, profiles)
-    return compute(
+    made = compute(
         server,
         history,
         load,
@@ -125,6 +130,7 @@ def make_report(options: ReportOptions, console: Console) -> Report:
         notes=(*notes, *costs.problems, *told),
         stage=_stages(console),
     )
+    return made, history
 
 
 def _read(

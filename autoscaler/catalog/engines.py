@@ -338,6 +338,18 @@ TRITON = Engine(
     ),
 )
 
+# Histograms of the time from the arrival of a request to its last token. Only the model of demand reads them.
+# NIM documents its name as that of vLLM without a prefix; Triton has only sums.
+REQUEST_TIMES: Mapping[str, Readings] = MappingProxyType(
+    {
+        "vllm": _vllm("vllm:e2e_request_latency_seconds"),
+        "sglang": _sglang("e2e_request_latency_seconds"),
+        "tgi": first("tgi_request_duration"),
+        "trtllm": first("trtllm_e2e_request_latency_seconds", "e2e_request_latency_seconds"),
+        "nim": first("e2e_request_latency_seconds"),
+    }
+)
+
 ENGINES: Mapping[str, Engine] = MappingProxyType(
     {engine.name: engine for engine in (VLLM, SGLANG, TGI, TRTLLM, TRITON, NIM)}
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from autoscaler.cli.check import check
+from autoscaler.cli.demand import demand
 from autoscaler.cli.demo import demo
 from autoscaler.cli.dry_run import dry_run
 from autoscaler.cli.explain import explain
@@ -36,6 +37,7 @@ for command in (
     run,
     dry_run,
     report,
+    demand,
     demo,
     explain,
     check,

@@ -27,6 +27,10 @@ LIMIT_S = 0.8
 STEEPNESS = 0.004
 MAX_BUSY = 0.95
 HOUR_S = 3600.0
+REQUEST = "vllm:e2e_request_latency_seconds"
+STAYS = {"2.0": 0.5, "5.0": 0.9, "10.0": 0.99, "30.0": 1.0, "+Inf": 1.0}
+"""Share of the requests that stay for at most so many seconds."""
+
 TTFT, WAITING = "vllm:time_to_first_token_seconds", "vllm:num_requests_waiting"
 
 
@@ -138,6 +142,7 @@ def _scrape(own: dict[str, float], part: float, share: float, scrape_s: float) -
         TTFT + '_bucket{le="1.0"}': part * (1 - share),
         TTFT + '_bucket{le="10.0"}': part,
         TTFT + '_bucket{le="+Inf"}': part,
+        **{f'{REQUEST}_bucket{{le="{le}"}}': part * within for le, within in STAYS.items()},
     }
     for name, value in grown.items():
         own[name] = own.get(name, 0.0) + value

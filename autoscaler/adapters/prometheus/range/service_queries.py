@@ -88,6 +88,26 @@ def service_queries(
 
     The value at a time is that of the step before it: the mean of a gauge, the growth of a counter. Raises Unavailable.
     """
+    found = find_engines(reader, spellings, span_s)
+    queries: list[ServiceQuery] = []
+    for engine, identity in found.engines:
+        queries += _engine_queries(reader, engine, identity, found.pairs, objective, span_s, step_s)
+    if any(names_pods(identity) for _, identity in found.engines):
+        present = {engine.name: engine for engine, _ in found.engines}
+        queries.append(ServiceQuery(ORDERED, ordered_query(engine_presence(present.values()))))
+    return tuple(queries)
+
+
+class FoundEngines(NamedTuple):
+    """The engines that reported, and the labels that name their pods."""
+
+    engines: tuple[tuple[Engine, Identity], ...]  # with the labels of their series
+    pairs: LabelPairs
+    spellings: tuple[Spelling, ...]  # of their metrics
+
+
+def find_engines(reader: RangeReader, spellings: tuple[Spelling, ...], span_s: tuple[float, float]) -> FoundEngines:
+    """Return the engines that reported within a span of Unix time. Raises Unavailable."""
     start_s, end_s = span_s
     step_s_of_labels = moments_s(span_s)
     asked = reader.query(convention_query(spellings), start_s, end_s, step_s_of_labels)
@@ -96,14 +116,12 @@ def service_queries(
     present = _present_engines(reader, table.values(), start_s, end_s, step_s_of_labels)
     pairs = conventions.pod_labels
     pods: Identity = (*dict.fromkeys(label for pair in pairs for label in pair), "job", "exported_job", *CLUSTER_LABELS)
-    queries: list[ServiceQuery] = []
-    for identity in conventions.identities:
-        used = pods if names_pods(identity) else TARGET
-        for engine in (table[name] for name in present):
-            queries += _engine_queries(reader, engine, used, pairs, objective, span_s, step_s)
-    if any(names_pods(identity) for identity in conventions.identities):
-        queries.append(ServiceQuery(ORDERED, ordered_query(engine_presence(table[name] for name in present))))
-    return tuple(queries) if present else ()
+    engines = (
+        (table[name], pods if names_pods(identity) else TARGET)
+        for identity in conventions.identities
+        for name in present
+    )
+    return FoundEngines(tuple(engines), pairs, conventions.spellings)
 
 
 def ordered_query(present: str) -> str:

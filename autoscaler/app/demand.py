@@ -1,0 +1,82 @@
+"""`demand`: the model of demand of all services, from the history in Prometheus alone, and drafts of policies."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from rich.console import Console
+
+from autoscaler.adapters.prometheus.credentials import Credentials
+from autoscaler.adapters.prometheus.range.latency_queries import latency_queries, read_latencies
+from autoscaler.adapters.prometheus.range.reader import RangeReader
+from autoscaler.adapters.prometheus.range.service_queries import find_engines
+from autoscaler.app.report import DEADLINE_S, ReportOptions, make_report_of_history, reader_of
+from autoscaler.catalog.spellings import all_spellings
+from autoscaler.config.policy.parse import load as load_policies
+from autoscaler.demand.document import to_json
+from autoscaler.demand.durations import Latencies
+from autoscaler.demand.model import DemandModel, model_demand
+from autoscaler.demand.policy_file import policy_name, policy_text
+from autoscaler.demand.table import print_demand
+from autoscaler.lab.report import output_files
+from autoscaler.lab.report.progress_bar import ProgressBar
+from autoscaler.report.history import Span
+
+
+@dataclass(frozen=True)
+class DemandOptions:
+    """The options of `demand`."""
+
+    report: ReportOptions
+    timezone: str
+    drafts: Path | None  # folder for the drafts
+
+
+def demand(options: DemandOptions) -> int:
+    """Read the history, compute the model, print it and write its files."""
+    json = options.report.json
+    output_files.check(() if json is None else (json,), options.report.policies)
+    if options.drafts is not None and not options.drafts.is_dir():
+        raise ValueError(f"--drafts {options.drafts}: no such folder")
+    console = Console(stderr=True)
+    made = make_demand(options, console)
+    print_demand(made, Console())
+    contents = [] if json is None else [(json, to_json(made))]
+    if options.drafts is not None:
+        contents += [
+            (options.drafts / f"{policy_name(made, w)}.yaml", policy_text(made, w))
+            for w, draft in enumerate(made.drafts)
+            if draft.offered
+        ]
+    output_files.write(contents)
+    return 0
+
+
+def make_demand(options: DemandOptions, console: Console) -> DemandModel:
+    """Read the history and compute the model. Raises Unavailable, ValueError, PolicyError."""
+    report, history = make_report_of_history(options.report, console)
+    latencies, problems = _read_latencies(options.report, history.span, console)
+    book = load_policies(options.report.policies, options.report.default_policy)
+    with ProgressBar("drafts on the second half", console) as progress:
+        return model_demand(
+            report,
+            history,
+            latencies,
+            book.policies[book.default],
+            ZoneInfo(options.timezone),
+            problems,
+            progress,
+        )
+
+
+def _read_latencies(options: ReportOptions, span: Span, console: Console) -> tuple[Latencies, tuple[str, ...]]:
+    settings = options.prometheus
+    span_s = (span.start_s, span.end_s)
+    deadline_s = time.monotonic() + DEADLINE_S
+    with reader_of(lambda: RangeReader(settings, Credentials(settings), deadline_s)) as reader:
+        found = find_engines(reader, all_spellings(settings.metric_prefixes), span_s)
+        with ProgressBar("reading histograms", console) as progress:
+            return read_latencies(reader, latency_queries(found), span_s, progress)

@@ -1,0 +1,1 @@
+"""The model of demand: seven inputs, four answers, and a draft of the policy that follows from them."""

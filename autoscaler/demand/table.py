@@ -1,0 +1,94 @@
+"""The model of demand on the terminal: the verdict, one table of the seven inputs, the answers, and the drafts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from autoscaler.core.table.columns import IntColumn
+from autoscaler.demand.model import DemandModel
+from autoscaler.demand.words import answers, verdict
+from autoscaler.lab.report.format import UNKNOWN, amount, count, printable, seconds, share
+
+MOST_ROWS = 10
+"""Services whose answers are printed; the others are in the document."""
+
+INPUTS = (
+    "service",
+    "floor",
+    "usual",
+    "high",
+    "queued",
+    "bursts",
+    "noise",
+    "TTFT p99",
+    "output tokens",
+    "active",
+    "request p50",
+    "p99",
+)
+ANSWERS = ("Floor", "Bursts", "Residency", "Waiting")
+
+
+def print_demand(demand: DemandModel, console: Console) -> None:
+    """Print the model."""
+    order = _dearest(demand)
+    console.print(Text(verdict(demand), style="bold"))
+    console.print(_inputs(demand, order))
+    for w in order[:MOST_ROWS].tolist():
+        console.print(Text(printable(f"\n{demand.services[w]}"), style="bold"))
+        for title, answer in zip(ANSWERS, answers(demand, w), strict=True):
+            console.print(Text.assemble((f"  {title}: ", "bold"), printable(answer)))
+        if demand.drafts:
+            _print_draft(demand, w, console)
+    for note in (*demand.report.notes, *demand.notes):
+        console.print(Text(printable(f"note: {note}")))
+
+
+def _dearest(demand: DemandModel) -> IntColumn:
+    gpu_hours = np.nan_to_num(demand.report.entry("actual").outcome.gpu_hours)
+    return np.argsort(-gpu_hours, kind="stable")
+
+
+def _inputs(demand: DemandModel, order: IntColumn) -> Table:
+    c, q, b, t = demand.concurrency, demand.queue, demand.burst_profile, demand.tolerance
+    title = f"Requests at once and what became of them, {count(len(demand.services), 'service')}"
+    table = Table(title=Text(title), title_justify="left")
+    for name in INPUTS:
+        table.add_column(name, justify="left" if name == "service" else "right", overflow="fold")
+    for w in order[:MOST_ROWS].tolist():
+        table.add_row(
+            Text(printable(str(demand.services[w]))),
+            *(amount(float(values[w])) for values in (c.floor, c.median, c.high)),
+            f"{q.queued_min[w]:.0f} min",
+            *(f"{values[w]:.0f}" for values in (b.bursts, b.noise)),
+            seconds(float(t.ttft_p99_s[w])),
+            amount(float(demand.mix.output_tokens[w])),
+            share(float(demand.residency.ratio[w])),
+            *(seconds(float(values[w])) for values in (demand.durations.p50_s, demand.durations.p99_s)),
+        )
+    left = len(order) - MOST_ROWS
+    if left > 0:
+        table.caption, table.caption_justify = f"and {count(left, 'service')} more in the document", "left"
+    return table
+
+
+def _print_draft(demand: DemandModel, w: int, console: Console) -> None:
+    draft = demand.drafts[w]
+    if not draft.offered:
+        console.print(Text.assemble(("  No draft: ", "bold"), printable(draft.refusal + ".")))
+        return
+    constant = "" if math.isnan(draft.gpu_hours_constant) else f", a constant count {amount(draft.gpu_hours_constant)}"
+    said = (
+        f"{amount(draft.gpu_hours)} GPU-hours at {share(draft.attainment)} on the half of the history that it has not "
+        f"seen; today's policy {amount(draft.gpu_hours_today)} at {share(draft.attainment_today)}{constant}."
+    )
+    console.print(Text.assemble(("  Draft: ", "bold"), said))
+    for line in draft.lines:
+        saved = line.saved_gpu_hours
+        effect = UNKNOWN if math.isnan(saved) else f"{saved:+.1f} GPU-hours saved"
+        console.print(Text(printable(f"    {line.field}: {line.value} (today {line.today}): {line.reason}; {effect}")))

@@ -1,0 +1,53 @@
+"""Drafts are judged on the half of the history that they have not seen."""
+
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from autoscaler.demand.draft import Half, make_drafts
+from autoscaler.demand.shape import hours_of
+from tests.report.loads import facts_of, interactive, load_of, profiles_of
+
+pytestmark = pytest.mark.slow
+
+STEPS = 1440
+QUIET, RISEN, RESTING = range(3)
+
+
+def half(columns):
+    load = load_of(np.array(columns).T, np.full((STEPS, 3), 3.0))
+    return Half(load, profiles_of(3), hours_of(load, ZoneInfo("UTC")))
+
+
+@pytest.fixture(scope="module")
+def drafts():
+    quiet, tripled = np.full(STEPS, 1.5), np.full(STEPS, 4.5)
+    resting = np.where(np.arange(STEPS) % 720 < 400, 0.0, 0.8)  # two long gaps a day
+    first, second = half([quiet, quiet, resting]), half([quiet, tripled, resting])
+    spec = interactive(3)
+    spec = spec.with_columns({"idle_after_s": np.full(3, np.nan), "attainment": np.full(3, 0.95)})
+    return make_drafts(first, second, spec, facts_of(services=3))
+
+
+def test_draft_is_refused_when_it_would_cost_attainment(drafts):
+    draft = drafts[RISEN]
+    assert not draft.offered
+    assert "today's policy" in draft.refusal
+    assert draft.attainment < draft.attainment_today
+
+
+def test_draft_is_refused_when_the_policy_fits_the_shape(drafts):
+    draft = drafts[QUIET]
+    assert not draft.offered
+    assert "fits its shape" in draft.refusal
+    assert draft.gpu_hours == pytest.approx(draft.gpu_hours_today)
+
+
+def test_draft_rests_when_gaps_are_long(drafts):
+    draft = drafts[RESTING]
+    lines = {line.field: line for line in draft.lines}
+    assert draft.offered, draft.refusal
+    assert lines["scaleToZero"].saved_gpu_hours == pytest.approx(draft.gpu_hours_today - draft.gpu_hours, rel=0.05)
+    assert draft.gpu_hours < 0.8 * draft.gpu_hours_today
+    assert draft.attainment >= 0.95
