@@ -794,7 +794,7 @@ FINDINGS: tuple[FindingKind, ...] = (
     ),
     _row(
         "VA1609",
-        WARNING,
+        NOTE,
         "the label pod names the exporter",
         "Series are joined with the wrong pod.",
         "Without honorLabels Prometheus renames the labels of the exporter to exported_*.",

@@ -34,8 +34,7 @@ def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Findin
     typo. A trigger of another type is ours if its address names this scaler, or it has an address and a policy.
     Never raises, whatever it reads.
     """
-    triggers = at(document.value, "spec", "triggers")
-    ours = [index for index, trigger in enumerate(triggers if isinstance(triggers, list) else ()) if _is_ours(trigger)]
+    ours = _ours(document)
     if not ours:
         return
     for fault in so.faults(document.value, ours, book):
@@ -57,6 +56,17 @@ def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Findin
         yield from _check_direction(document, direction, most)
     yield from _check_tolerance(document, most)
     yield from _check_fallback(document, policy)
+
+
+def pass_over(document: Document) -> str:
+    """Return why a ScaledObject is not checked; "": it has a trigger of this scaler."""
+    return "" if _ours(document) else "no trigger of this scaler; `preflight` checks it"
+
+
+def _ours(document: Document) -> list[int]:
+    """Return the places of our triggers."""
+    triggers = at(document.value, "spec", "triggers")
+    return [index for index, trigger in enumerate(triggers if isinstance(triggers, list) else ()) if _is_ours(trigger)]
 
 
 def _is_ours(trigger: object) -> bool:

@@ -36,6 +36,8 @@ _OUR_API_VERSION = re.compile(rf"\bapiVersion[\"']?\s*:\s*[\"']?{re.escape(GROUP
 
 # Checks a further kind of manifest. The book includes the checked policies.
 ManifestChecker = Callable[[Document, PolicyBook], Iterable[Finding]]
+# Returns why a document of such a kind is passed over; "": it is checked.
+PassedOver = Callable[[Document], str]
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Checked:
     findings: tuple[Finding, ...]  # by file and line
     documents: Mapping[str, int]  # number of checked documents, by kind
     skipped: Mapping[str, int]  # number of documents of unknown kinds, by kind
+    passed_over: tuple[str, ...] = ()  # documents of known kinds that were not checked, each with the reason
+    read: tuple[Document, ...] = ()  # all documents, for further checks
 
     @property
     def failed(self) -> bool:
@@ -58,11 +62,13 @@ def check(
     extra: Mapping[str, ManifestChecker] = MappingProxyType({}),
     most_bytes: int = MAX_MANIFEST_BYTES,
     of_workloads: Sequence[ManifestChecker] = (),
+    passed_over: Mapping[str, PassedOver] = MappingProxyType({}),
 ) -> Checked:
     """Check files, folders with their subfolders, and standard input if a path is `-`.
 
     book: policies that workloads may name, in addition to those in the files; its default may be one of those.
     extra: checkers of further kinds, by kind. most_bytes: of one file. of_workloads: further checkers of workloads.
+    passed_over: by kind, which documents the checkers pass over.
     Never raises for the content of files. Raises PolicyError if the only problem is a missing default policy.
     """
     findings: list[Finding] = []
@@ -78,6 +84,7 @@ def check(
     limits = _check_limits(documents, findings)
     checked: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
+    reasons: list[str] = []
     try:
         book = assemble(book.policies, book.default, paths, named, book.limits if limits is None else limits)
     except PolicyError:
@@ -92,6 +99,10 @@ def check(
             for checker in (check_workload, *of_workloads):
                 findings.extend(checker(document, book))
             checked[kind] += 1
+        elif kind in passed_over and (reason := passed_over[kind](document)):
+            name = shown(at(document.value, "metadata", "name"))
+            reasons.append(f"{document.file}:{document.line}: {kind} {name}: {reason}")
+            skipped[kind] += 1
         elif kind in extra:
             findings.extend(extra[kind](document, book))
             checked[kind] += 1
@@ -100,7 +111,7 @@ def check(
             findings.extend(check_unscaled(document))
             skipped[kind] += 1
     findings.sort(key=lambda finding: (finding.file, finding.line))
-    return Checked(tuple(findings), checked, skipped)
+    return Checked(tuple(findings), checked, skipped, tuple(reasons), tuple(documents))
 
 
 def read_manifests(path: Path, most_bytes: int = MAX_MANIFEST_BYTES) -> tuple[list[Document], list[Finding]]:

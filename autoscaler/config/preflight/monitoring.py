@@ -10,7 +10,7 @@ from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.preflight.autoscalers import parsed, seconds
 from autoscaler.config.preflight.facts import PENDING, QueryFacts
-from autoscaler.config.preflight.history import PastReadings
+from autoscaler.config.preflight.history import CREATED, PastReadings
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
 from autoscaler.config.preflight.patterns import compiled
 from autoscaler.config.preflight.queries import is_of
@@ -254,7 +254,21 @@ def _server(fleet: Scene, facts: QueryFacts) -> Iterator[Result]:
             why,
             "enable DCGM_FI_PROF_GR_ENGINE_ACTIVE and PIPE_TENSOR_ACTIVE",
         )
+    yield from _moved_labels(first.thing, facts)
     yield from _silent(engines, facts)
+
+
+def _moved_labels(thing: Manifest, facts: QueryFacts) -> Iterator[Result]:
+    """Find series of kube-state-metrics and DCGM whose labels Prometheus has renamed."""
+    for name in (CREATED, "DCGM_FI_DEV_FB_USED"):
+        answer = facts.query(name)
+        if any(sample.labels.get("exported_pod") for sample in answer.samples):
+            exporter = "DCGM" if name != CREATED else "kube-state-metrics"
+            why = (
+                f"The pod of the workload is in exported_pod, and pod names the pod of {exporter}: joins on pod find"
+                " nothing."
+            )
+            yield found("VA1609", thing, (), f"{exporter} is scraped without honorLabels", why, "honorLabels: true")
 
 
 def _silent(engines: Sequence[ModelWorkload], facts: QueryFacts) -> Iterator[Result]:

@@ -16,6 +16,7 @@ from autoscaler.config.preflight.objects import Manifest, Manifests
 from autoscaler.config.yaml import Loc
 
 MAX_COUNT = 100_000
+MAX_AMOUNT = 1e18
 _QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?|\.\d{1,9})(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|e\d{1,2}|E\d{1,2})?")
 _UNITS = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _UNITS |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -30,13 +31,14 @@ def quantity(value: object) -> float:
     if isinstance(value, bool):
         return math.nan
     if isinstance(value, int | float):
-        return float(value)
+        return float(value) if abs(value) <= MAX_AMOUNT else math.nan  # NaN compares as false
     matched = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
     if matched is None:
         return math.nan
     unit = matched[2] or ""
-    factor = 10.0 ** int(unit[1:]) if unit[:1] in "eE" and unit[1:].isdigit() else _UNITS.get(unit, math.nan)
-    return float(matched[1]) * factor
+    factor = 10.0 ** min(int(unit[1:]), 30) if unit[:1] in "eE" and unit[1:].isdigit() else _UNITS.get(unit, math.nan)
+    amount = float(matched[1]) * factor
+    return amount if amount <= MAX_AMOUNT else math.nan
 
 
 def whole(value: object) -> int | None:

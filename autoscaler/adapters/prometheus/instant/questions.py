@@ -21,7 +21,7 @@ async def answer_all(
 ) -> dict[Question, Answer]:
     """Answer questions, at most `IN_FLIGHT` at once. Never raises for what the server does.
 
-    until_s: time of the event loop after which no further question is asked.
+    until_s: time of the event loop at which waiting for answers ends.
     """
     turns = asyncio.Semaphore(IN_FLIGHT)
 
@@ -29,7 +29,11 @@ async def answer_all(
         async with turns:
             if asyncio.get_running_loop().time() >= until_s:
                 return question, Answer(error="not asked: the deadline was over")
-            return question, await _answer(client, clock, question)
+            try:
+                async with asyncio.timeout_at(until_s):
+                    return question, await _answer(client, clock, question)
+            except TimeoutError:
+                return question, Answer(error="no answer before the deadline")
 
     return dict(await asyncio.gather(*map(one, questions)))
 

@@ -1,0 +1,158 @@
+"""`preflight` against a real Prometheus and a real kube-apiserver, and how it says what it found."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from click.testing import CliRunner, Result
+
+from autoscaler.adapters.kubernetes.api.client import Kube
+from autoscaler.adapters.kubernetes.api.listing import list_all
+from autoscaler.app.preflight import PreflightOptions, preflight
+from autoscaler.cli.main import main
+from autoscaler.config.settings import KubeSettings, PrometheusSettings
+from tests.config.preflight.scene import BUDGET, CHAT, QUERY, SCALER, changed, options
+from tests.harness.kube_api import KubeApi
+from tests.harness.process import free_port
+from tools.preflight_cases import judged
+
+CASES = Path(__file__).parents[1] / "data" / "preflight"
+LOUD = changed(options("--gpu-memory-utilization=0.97"), (SCALER, QUERY, "sum(vllm:num_requests_waiting)"))
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["preflight", *map(str, arguments)])
+
+
+@pytest.fixture
+def loud(tmp_path: Path) -> Path:
+    file = tmp_path / "chat.yaml"
+    file.write_text(yaml.safe_dump_all(LOUD, sort_keys=False))
+    return file
+
+
+def test_json_has_the_stated_keys_and_errors_come_first(loud: Path):
+    result = invoke(loud, "--json")
+    assert result.exit_code == 1
+    told = json.loads(result.output)
+    assert told.keys() == {"version", "findings", "not_checked"}
+    keys = {"id", "severity", "object", "path", "line", "message", "why", "fix"}
+    assert all(each.keys() == keys for each in told["findings"])
+    assert [(each["id"], each["severity"], each["object"]) for each in told["findings"]] == [
+        ("VA1205", "error", "ScaledObject/web/chat"),
+        ("VA1301", "warning", "Deployment/web/chat"),
+    ]
+    lines = loud.read_text().splitlines()
+    assert "sum(vllm:num_requests_waiting)" in lines[told["findings"][0]["line"] - 1]
+    assert told["findings"][1]["path"] == "spec.template.spec.containers[0].args[16]"
+
+
+def test_text_has_groups_by_workload_and_a_summary(loud: Path):
+    lines = invoke(loud).output.splitlines()
+    assert lines[0] == "Deployment/web/chat"
+    assert lines[1].startswith("  error   VA1205 ScaledObject/web/chat spec.triggers[0].metadata.query (")
+    assert lines[-1].startswith("2 workloads: 1 error, 1 warning, 0 notes; ")
+
+
+@pytest.mark.parametrize(("least", "code"), [("never", 0), ("error", 0), ("warning", 1), ("note", 1)])
+def test_the_exit_code_depends_on_the_worst_finding(tmp_path: Path, least: str, code: int):
+    file = tmp_path / "chat.yaml"
+    file.write_text(yaml.safe_dump_all(changed(options("--gpu-memory-utilization=0.97"))))
+    assert invoke(file, "--fail-on", least).exit_code == code
+
+
+def test_sarif_and_annotations_name_file_and_line(loud: Path):
+    log = json.loads(invoke(loud, "--sarif").output)
+    assert log["version"] == "2.1.0"
+    (results,) = (each["results"] for each in log["runs"])
+    place = results[0]["locations"][0]["physicalLocation"]
+    assert (results[0]["ruleId"], place["artifactLocation"]["uri"]) == ("VA1205", str(loud))
+    first = invoke(loud, "--github").output.splitlines()[0]
+    assert first.startswith(
+        f"::error file={loud},line={place['region']['startLine']},title=VA1205 ScaledObject/web/chat::"
+    )
+
+
+@pytest.mark.parametrize("arguments", [(), ("--namespace", "a", "x.yaml"), ("x.yaml", "--prometheus-header", "A: b")])
+def test_a_wrong_use_is_one_line_and_code_2(loud: Path, arguments: tuple[str, ...]):
+    result = invoke(*(str(loud) if each == "x.yaml" else each for each in arguments))
+    assert result.exit_code == 2
+
+
+def test_a_server_that_is_down_leaves_queries_unchecked(loud: Path):
+    told = json.loads(invoke(loud, "--json", "--prometheus", f"http://127.0.0.1:{free_port()}").output)
+    assert {each["id"] for each in told["findings"]} == {"VA1205", "VA1301"}
+    reasons = [each["reason"] for each in told["not_checked"] if each["what"] == "answer of the query"]
+    assert "no connection" in reasons[0]
+
+
+async def test_a_slow_server_costs_the_deadline_and_no_more(loud: Path, capsys: pytest.CaptureFixture[str]):
+    most = now = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.5)
+        now -= 1
+        return web.json_response({"status": "success", "data": {"resultType": "vector", "result": []}})
+
+    application = web.Application()
+    application.router.add_route("*", "/{rest:.*}", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        server = PrometheusSettings(url=f"http://127.0.0.1:{port}")
+        await preflight(PreflightOptions((loud,), prometheus=server, form="json", deadline_s=1.0))
+    finally:
+        await runner.cleanup()
+    told = json.loads(capsys.readouterr().out)
+    assert most <= 4
+    assert any("deadline" in each["reason"] for each in told["not_checked"])
+    assert "VA1205" in {each["id"] for each in told["findings"]}
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.parametrize("case", sorted(CASES.glob("*/")), ids=lambda case: case.name)
+def test_own_cases_are_found_without_a_false_alarm(case: Path):
+    found = judged(case)
+    assert (found.missed, found.false) == ([], [])
+
+
+@pytest.mark.integration
+async def test_a_kind_that_may_not_be_listed_is_named(
+    kube_api: KubeApi,
+    namespace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    user = await kube_api.service_account(namespace, "nobody")
+    monkeypatch.setenv("KUBECONFIG", str(kube_api.kubeconfig(user)))
+    code = await preflight(PreflightOptions((), kube=KubeSettings(), form="json"))
+    told = json.loads(capsys.readouterr().out)
+    assert (code, told["findings"]) == (0, [])
+    refused = {each["object"]: each["reason"] for each in told["not_checked"]}
+    assert refused["Deployment//"].startswith("403")
+
+
+@pytest.mark.integration
+async def test_a_cluster_is_read_and_not_written(kube_api: KubeApi, namespace: str):
+    for index in (CHAT, BUDGET):
+        document: dict[str, Any] = json.loads(json.dumps(LOUD[index]))
+        document["metadata"]["namespace"] = namespace
+        await kube_api.apply(document)
+    async with Kube.using(kube_api.configuration(), 10.0) as kube:
+        listed = await list_all(kube, [namespace])
+    kinds = {(each["kind"], each["metadata"]["name"]) for each in listed.objects if "namespace" in each["metadata"]}
+    assert kinds == {("Deployment", "chat"), ("PodDisruptionBudget", "chat")}
+    assert not listed.problems

@@ -1,0 +1,217 @@
+"""Whatever stands in a manifest, or comes from a server, `preflight` ends with findings or what it did not check."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.app.preflight import read_files
+from autoscaler.config.preflight import promql
+from autoscaler.config.preflight.facts import Answer, QueryFacts, Question, Sample
+from autoscaler.config.preflight.objects import Manifests, read_object
+from autoscaler.config.preflight.patterns import fits
+from autoscaler.config.preflight.run import run
+from autoscaler.config.yaml import Document, Loc
+from tests.config.preflight.scene import BOOK, GOOD
+from tests.config.preflight.test_findings import HPA, POOL, application, vertical
+
+MORE = list(
+    yaml.safe_load_all("""
+apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceService
+metadata: {name: hr, namespace: web}
+spec:
+  model: {uri: "hf://Qwen/Qwen2.5-32B-Instruct", name: q}
+  parallelism: {tensor: 2}
+  scaling:
+    maxReplicas: 5
+    keda: {triggers: [{type: prometheus, metadata: {query: up, threshold: "5"}}]}
+  template:
+    containers:
+      - name: main
+        env: [{name: VLLM_ADDITIONAL_ARGS, value: "--max-num-seqs 64"}]
+        resources: {limits: {nvidia.com/gpu: "2"}}
+---
+apiVersion: ray.io/v1
+kind: RayService
+metadata: {name: ray, namespace: web}
+spec:
+  serveConfigV2: "applications: [{args: {llm_configs: [{engine_kwargs: {tensor_parallel_size: 2}}]}}]"
+  rayClusterConfig:
+    workerGroupSpecs:
+      - {maxReplicas: 2, template: {spec: {containers: [{name: w, resources: {limits: {nvidia.com/gpu: "2"}}}]}}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: chat-epp, namespace: web}
+data: {config.yaml: "kind: EndpointPickerConfig\\nfeatureGates: [flowControl]"}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: chat-5d5f9c7d66-8wq2z, namespace: web}
+spec: {nodeName: gpu-1, containers: [{resources: {limits: {nvidia.com/gpu: "2"}}}]}
+status: {phase: Running}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: q}
+spec: {cohort: c, resourceGroups: [{flavors: [{resources: [{name: nvidia.com/gpu, nominalQuota: 6}]}]}]}
+---
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata: {name: rule, namespace: web}
+spec: {groups: [{rules: [{expr: "sum(vllm_num_requests_waiting) > 4"}]}]}
+""")
+)
+ALL: list[dict[str, Any]] = [*GOOD, *MORE, HPA, POOL, vertical("Auto"), application()]
+NUMBERS = [True, False, 0, -1, 2**70, 1e308, float("nan"), float("inf"), "0", "-5", "5Gi", "9" * 5000, "1e9", "100%"]
+TEXTS = [
+    "",
+    " ",
+    "\x00\x1b[31m",
+    "☃",
+    "$(X)",
+    "${X}",
+    "a" * 10_000,
+    "(" * 5000,
+    "vllm serve 'x",
+    "--x",
+    "{",
+    "Infinity",
+]
+PATTERNS = ["*", ".*(a+)+b", "sum(", 'x{y="z"}[1m]']
+OTHERS = [None, [], {}, [[]], [None], {"": None}, ["x"] * 2000, {"a": {"b": {"c": []}}}, [{"name": 1}], [0], {"x": 1}]
+ODD: list[object] = [*NUMBERS, *TEXTS, *PATTERNS, *OTHERS]
+
+
+def places(value: object, loc: Loc = ()) -> Iterator[Loc]:
+    """Yield the place of each value."""
+    if loc:
+        yield loc
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(each, (*loc, key))
+
+
+PLACES = [(index, loc) for index, document in enumerate(ALL) for loc in places(document)]
+
+
+class EveryAnswer(dict[Question, Answer]):
+    """Answers each question with the same series."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __getitem__(self, key: Question) -> Answer:
+        return self._answer
+
+
+def run_on(documents: list[Any], facts: QueryFacts) -> None:
+    things = [thing for value in documents if (thing := read_object(Document("x.yaml", 1, value))) is not None]
+    outcome = run(Manifests.of(things), facts, BOOK)
+    for each in outcome.findings:
+        assert each.path.isprintable()
+        assert each.line >= 0
+
+
+@given(st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(ODD)), min_size=1, max_size=4))
+def test_odd_values_at_any_place_are_no_traceback(changes: list[tuple[tuple[int, Loc], object]]):
+    documents = copy.deepcopy(ALL)
+    for (index, loc), value in changes:
+        inside: Any = documents[index]
+        try:
+            for key in loc[:-1]:
+                inside = inside[key]
+            inside[loc[-1]] = copy.deepcopy(value)
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier change removed the place
+    run_on(documents, QueryFacts(server=False))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_each_odd_value_at_each_place_is_no_traceback(value: object):
+    for index, loc in PLACES:
+        document = copy.deepcopy(ALL[index])
+        inside: Any = document
+        for key in loc[:-1]:
+            inside = inside[key]
+        inside[loc[-1]] = value
+        run_on(
+            [*ALL[:index], document, *ALL[index + 1 :]] if len(loc) < 3 else [document, *GOOD[:2]],
+            QueryFacts(server=False),
+        )
+
+
+LABELS = st.dictionaries(
+    st.sampled_from(
+        ["__name__", "namespace", "pod", "model_name", "le", "server", "cluster", "deployment", "container"]
+    ),
+    st.sampled_from(["", "web", "chat", "chat-5d5f9c7d66-8wq2z", "+Inf", "nan", "x" * 500, "\n", "0.5"]),
+    max_size=6,
+)
+SAMPLES = st.lists(st.builds(Sample, LABELS, st.floats()), max_size=6).map(tuple)
+
+
+@given(
+    st.builds(
+        Answer,
+        SAMPLES,
+        st.frozensets(st.sampled_from(["", "vllm:num_requests_running", "DCGM_FI_DEV_FB_USED", "kube_pod_owner"])),
+        st.sampled_from(["", "no answer"]),
+        st.booleans(),
+    )
+)
+def test_odd_answers_of_a_server_are_no_traceback(answer: Answer):
+    run_on(ALL, QueryFacts(server=True, answers=EveryAnswer(answer)))
+
+
+@given(st.text(st.sampled_from("sumrate(){}[]=~!\"',.:5mx+-/*\\ \n#@by"), max_size=60))
+def test_any_text_is_parsed_or_not_understood(text: str):
+    try:
+        promql.parse(text)
+    except promql.Unparsed as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize("text", ["(" * 9000, "x" * 9000, "sum(" * 101 + "x" + ")" * 101, "[" * 200, "\x00"])
+def test_deep_and_long_queries_are_not_understood(text: str):
+    with pytest.raises(promql.Unparsed):
+        promql.parse(text)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+b", "(a|a)*b", "a*a*a*b", "(?=x)", r"(a)\1", "(" * 300, "x" * 500, "["])
+def test_patterns_that_could_take_long_are_unknown(pattern: str):
+    assert fits(pattern, "a" * 200) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [x, x, x]\nb: &b [*a, *a, *a]\n"
+        + "".join(f"{chr(99 + i)}: &{chr(99 + i)} [{', '.join([f'*{chr(98 + i)}'] * 9)}]\n" for i in range(9)),
+        "a: " + "[" * 200,
+        "kind: x\nkind: y\n",
+        "!!python/object/apply:os.system [ls]",
+        "x" * (17 << 20),
+        "\xff\xfe",
+        "kind: Deployment\n\tmetadata: {}",
+    ],
+    ids=["bomb", "deep", "twice", "tag", "large", "bytes", "tab"],
+)
+def test_a_document_that_cannot_be_read_is_a_finding(tmp_path: Path, text: str):
+    file = tmp_path / "x.yaml"
+    file.write_bytes(text.encode("latin-1"))
+    objects, findings = read_files([file])
+    assert objects == []
+    assert [each.id for each in findings] == ["VA1101"]
