@@ -63,13 +63,13 @@ class Listed(NamedTuple):
     problems: Mapping[str, str]  # by kind
 
 
-class _Metadata(msgspec.Struct, frozen=True):
+class _PageMetadata(msgspec.Struct, frozen=True):
     continue_: str = msgspec.field(name="continue", default="")
 
 
 class _Page(msgspec.Struct):
     items: list[dict[str, Any]]
-    metadata: _Metadata = _Metadata()
+    metadata: _PageMetadata = _PageMetadata()
 
 
 _PAGE = msgspec.json.Decoder(_Page)
