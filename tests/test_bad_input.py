@@ -84,7 +84,7 @@ CASES = {
     ],
     "two variants on different models": [
         "test_variants_of_one_service_serve_one_model",
-        "test_variants_of_different_models_take_no_load_from_each_other",
+        "test_variants_of_other_models_take_no_load_from_each_other",
     ],
     "a cost of zero": ["test_variants_that_cost_nothing_grow_first"],
     "a node group that vanishes mid-tick": [

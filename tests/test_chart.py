@@ -465,7 +465,7 @@ def test_check_reads_the_policies_of_a_rendered_release():
     assert "gold" not in result.output
 
 
-def test_check_holds_manifests_against_the_limits_of_a_rendered_release():
+def test_check_holds_manifests_against_limits_of_a_release():
     values = {"namespaceLimits": [{"name": "team-*", "maxPriority": 400}]}
     deployment = {
         "apiVersion": "apps/v1",

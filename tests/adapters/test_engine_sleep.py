@@ -117,7 +117,7 @@ async def test_wake_up_follows_the_level_of_the_engine(daemon, engine, level, ca
     assert not (engine.asleep or engine.serves_garbage)
 
 
-async def test_wake_up_restores_weights_when_the_policy_has_another_level_now(daemon, engine):
+async def test_wake_up_restores_weights_when_the_level_has_changed(daemon, engine):
     engine.sleep(2)
     await daemon.settle(engine, sleeps=False, level=1)
     assert (engine.calls, engine.serves_garbage) == (RELOAD, False)
@@ -154,7 +154,7 @@ async def test_another_daemon_completes_a_wake_up(engine):
     assert (engine.calls[-3:], engine.asleep, engine.serves_garbage) == (RELOAD, False, False)
 
 
-async def test_pod_is_resumed_when_requests_come_while_it_leaves_its_services(daemon, engine):
+async def test_pod_is_resumed_when_requests_come_as_it_leaves_services(daemon, engine):
     engine.before = lambda call: setattr(engine, "held", 2) if call == PAUSE else None
     await daemon.settle(engine, sleeps=True)
     assert engine.calls == [PAUSE, RESUME]
@@ -185,7 +185,7 @@ async def test_pod_is_resumed_when_it_is_needed_after_all(daemon, engine):
     assert (engine.calls, engine.asleep, daemon.problem) == ([PAUSE, RESUME], False, "")
 
 
-async def test_paused_pod_is_resumed_when_its_workload_is_no_longer_managed(daemon, engine):
+async def test_paused_pod_is_resumed_when_its_workload_is_unmanaged(daemon, engine):
     engine.before = lambda call: daemon.sleeper.order([], daemon.present) if call == "/load" else None
     daemon.order(engine, sleeps=True, ready=True)
     await until(lambda: not daemon.busy)

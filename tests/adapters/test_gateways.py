@@ -211,7 +211,7 @@ def test_every_row_of_the_table_is_covered_by_a_test_above() -> None:
 # Joining.
 
 
-def test_both_sides_of_a_pair_have_the_whole_queue_of_their_service() -> None:
+def test_both_sides_of_a_pair_have_the_queue_of_their_service() -> None:
     sides = [workload("p", service="qwen", role="prefill"), workload("d", service="qwen", role="decode")]
     variants = [workload("qwen-mig", service="qwen"), workload("qwen-full", service="qwen")]
     series = ({"inference_pool": "qwen"}, 6.0)

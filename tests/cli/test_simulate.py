@@ -71,7 +71,7 @@ def test_own_rule_is_run_and_its_parts_are_told(trace: Path, tmp_path: Path) -> 
     assert f"{title} (own rule)" in result.output and title in page.read_text()
 
 
-def test_a_plan_is_shown_beside_the_bound(trace: Path, tmp_path: Path) -> None:
+def test_a_plan_is_shown_with_the_bound(trace: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "proof.json", tmp_path / "proof.html"
     result = invoke("simulate", "--trace", trace, *PROFILE, "--planned", "--json", out, "--html", page)
     assert result.exit_code == 0, result.output

@@ -261,7 +261,7 @@ def test_no_side_is_alone_and_the_ratio_holds(ready, load, at_gateway, limits, i
 
 
 @pytest.mark.parametrize("limit", ["quota", "pool"])
-def test_what_cuts_a_side_is_said_though_its_partner_then_leaves_it_nothing(limit):
+def test_what_cuts_a_side_is_said_when_its_partner_ends_at_zero(limit):
     """The decode side would get one replica of six, but its prefill side gets none."""
     story = Paired(spec(2, min_replicas=0.0))
     by_quota = {"quotas": (quotas([0, 1], [0, 1]),)}

@@ -245,7 +245,7 @@ def test_restore_gives_each_workload_its_own_columns(before, after, seed, away_s
 
 
 @pytest.mark.parametrize("missing", ["", "strategies.signature", "shadow_fleets.replica_s"])
-def test_strategy_columns_begin_anew_when_strategies_changed(missing):
+def test_strategy_columns_begin_again_when_strategies_changed(missing):
     """An upgrade changes the strategy set. Files leave out columns of another shape."""
     saved, own = snapshot.take(filled(cluster([1]), 2), workloads([1]), NOW_S, SAVED_S), filled(cluster([1]), 3)
     columns = dict(saved.columns)

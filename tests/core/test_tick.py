@@ -330,7 +330,7 @@ def test_silence_holds_and_after_it_a_full_window_passes():
     assert replicas(story.watch(fleet([4]), 10, running=1.0)) == 1
 
 
-def test_one_slow_scrape_does_not_start_the_watch_anew():
+def test_one_slow_scrape_does_not_start_the_watch_again():
     story = Story(spec(down_stabilization_s=60.0))
     story.watch(fleet([4]), 300, running=10.0)
     story.watch(fleet([4]), 30, running=1.0)

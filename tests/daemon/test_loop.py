@@ -116,7 +116,7 @@ async def test_problems_of_workloads_are_recorded_with_the_tick():
     assert tick.outcomes[0].change.has_fresh_input
 
 
-async def test_a_priority_above_the_limit_of_a_namespace_takes_no_gpu_from_others():
+async def test_priority_above_a_limit_takes_no_gpu_from_others():
     limits = NamespaceLimits.model_validate(
         {
             "apiVersion": "vllm-autoscaler.io/v1",

@@ -127,7 +127,7 @@ async def test_a_week_that_is_known_is_not_read_again():
     assert process.restored[0].workloads == process.memory.workloads[1:]
 
 
-async def test_a_workload_that_was_idle_waits_for_its_first_busy_quarter():
+async def test_idle_workload_waits_for_its_first_busy_quarter():
     process = Process(MemoryHistory(), 12, load=0.0)
     process.is_restored.set()
     running = asyncio.create_task(process.past_week.run())
@@ -159,7 +159,7 @@ async def test_a_history_that_fails_costs_nothing_else(error: Exception):
     assert [line["event"] for line in logs] == ["the load of the last week was not learned"]
 
 
-async def test_workloads_that_came_or_went_while_history_was_read_do_not_matter():
+async def test_history_survives_when_workloads_come_and_go_meanwhile():
     process = Process(MemoryHistory(), 12, 12)
     tokens = await process.history.past_tokens(process.seen, [0, 1], BIN_S, STEPS, 1.0)
     past = PastWork.of(replace(tokens, generated=tokens.generated * np.array([1.0, 3.0])), process.seen)

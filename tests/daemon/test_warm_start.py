@@ -134,7 +134,7 @@ def test_deleted_pod_counts_while_it_reported():
     assert snapshot.columns["capacity.requests_per_replica"][0] == pytest.approx(20.0, rel=0.01)
 
 
-def test_columns_of_the_present_fleet_follow_its_pods_and_workloads():
+def test_columns_follow_the_pods_and_workloads_of_the_fleet():
     """One workload has no history; a deleted pod comes before the one that started then."""
     born_s = NOW_S - 30 * STEP_S
     present = fleet([1, 1], created_s=-20_000.0)

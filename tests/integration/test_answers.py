@@ -64,9 +64,7 @@ HOLDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("hold", HOLDS)
-async def test_a_count_that_keda_is_told_to_hold_keeps_its_gpus_from_the_first_tick(
-    cluster: Cluster, run: Run, hold: str
-):
+async def test_count_that_keda_holds_keeps_its_gpus_at_once(cluster: Cluster, run: Run, hold: str):
     scaled_object, hpa = HOLDS[hold]
     await cluster.node("a", {GPU: 8}, L4)
     await scaled(cluster, "kept", replicas=6)

@@ -8,7 +8,7 @@ from tests.integration.site import POLICY
 pytestmark = pytest.mark.integration
 
 
-async def test_a_stated_priority_counts_up_to_the_limit_of_the_namespace(cluster: Cluster, run: Run):
+async def test_stated_priority_counts_up_to_the_limit_of_its_namespace(cluster: Cluster, run: Run):
     """Two workloads need four GPUs each, and there are five. The limit is raised while the daemon runs."""
     folder = cluster.site.directory / "policies"
     folder.mkdir()

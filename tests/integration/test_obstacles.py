@@ -111,7 +111,7 @@ async def test_engine_beside_a_sidecar_is_read_and_scaled(cluster: Cluster, run:
         assert await cluster.counts("llama") == [4]
 
 
-async def test_count_stays_while_replicas_start_and_falls_with_the_load(cluster: Cluster, run: Run):
+async def test_count_stays_during_starts_and_falls_with_the_load(cluster: Cluster, run: Run):
     await cluster.node("a", {GPU: 8}, L4)
     await cluster.pressed("llama")
     async with run() as daemon:

@@ -199,7 +199,7 @@ async def test_dear_variant_grows_when_the_cheap_one_is_full(cluster: Cluster, r
         assert cluster.pending() == []
 
 
-async def test_variants_of_different_models_take_no_load_from_each_other(cluster: Cluster, run: Run):
+async def test_variants_of_other_models_take_no_load_from_each_other(cluster: Cluster, run: Run):
     await cluster.node("l4", {GPU: 2}, L4)
     await cluster.node("h100", {GPU: 8}, H100)
     await cluster.workload("cheap", selector=L4, service="chat", model="llama")

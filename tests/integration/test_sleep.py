@@ -39,7 +39,7 @@ async def ready(cluster: Cluster, name: str) -> int:
     return sum(map(is_ready, await cluster.pods(name)))
 
 
-async def test_idle_replica_sleeps_and_wakes_before_a_new_one_is_ordered(cluster: Cluster, run: Run, llama: str):
+async def test_idle_replica_sleeps_and_wakes_before_one_is_ordered(cluster: Cluster, run: Run, llama: str):
     async with run() as daemon:
         pod = await one_asleep(cluster, llama)
         engine = await cluster.engine(pod)
@@ -54,7 +54,7 @@ async def test_idle_replica_sleeps_and_wakes_before_a_new_one_is_ordered(cluster
         assert await cluster.counts(llama) == [3], "the load has stayed, so the reserve is filled up"
 
 
-async def test_sleeping_replica_leaves_first_when_the_policy_keeps_none(cluster: Cluster, run: Run, llama: str):
+async def test_sleeping_replica_leaves_first_when_none_are_kept(cluster: Cluster, run: Run, llama: str):
     async with run():
         pod = await one_asleep(cluster, llama)
         notes = annotated(**{"override.sleep.replicas": "0"})

@@ -111,7 +111,7 @@ async def test_label_is_true_whenever_the_agent_is_killed(cluster: Cluster, hub:
 
 
 @pytest.mark.slow
-async def test_pod_is_served_first_and_nothing_is_evicted_while_the_server_is_down(
+async def test_pod_is_first_and_nothing_goes_when_the_server_is_down(
     cluster: Cluster, kube_api: KubeApi, namespace: str, tmp_path: Path
 ) -> None:
     old, new = make_model(tmp_path / "a"), make_model(tmp_path / "bb")

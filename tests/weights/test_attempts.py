@@ -25,7 +25,7 @@ def test_pause_doubles_up_to_the_most_of_its_cause(cause: WeightsCause, times: i
     assert attempts.is_due("a", attempt.next_s)
 
 
-def test_another_cause_begins_anew() -> None:
+def test_another_cause_begins_again() -> None:
     attempts = Attempts()
     for _ in range(5):
         attempts.fail("a", WeightsError(WeightsCause.UNREACHABLE, "why"), 0.0)

@@ -82,7 +82,7 @@ def test_small_old_model_stays_if_a_large_one_has_to_go() -> None:
     assert [each.name for each in make_room({"x": 95}, 0, space).evicted] == ["large"]
 
 
-def test_shared_file_is_counted_once_and_freed_with_its_last_model() -> None:
+def test_shared_file_counts_once_and_goes_with_its_last_model() -> None:
     first, second = HeldItem("1", {"base": 50, "a": 5}, 1.0, False), HeldItem("2", {"base": 50, "b": 5}, 2.0, False)
     space = Space((first, second), INF, 100.0)
     assert space.held_bytes == 60
@@ -103,7 +103,7 @@ def test_free_space_has_a_floor_in_bytes_and_as_a_share() -> None:
     assert Space((one("a", 40, 0.0),), 10.0, 45.0).budget_bytes == 45
 
 
-def test_share_of_a_kind_is_kept_by_removing_the_least_recently_used() -> None:
+def test_least_recently_used_goes_when_a_kind_exceeds_its_share() -> None:
     found = [one("old", 40, 1.0), one("used", 40, 0.0, True), one("new", 40, 2.0)]
     assert [each.name for each in trim(found, 100.0)] == ["old"]
     assert [each.name for each in trim(found, 10.0)] == ["old", "new"]

@@ -129,7 +129,7 @@ def test_what_a_failed_transfer_has_left_can_be_removed(tmp_path: Path, hub: Fak
 
 
 @pytest.mark.slow
-def test_source_that_is_not_allowed_is_refused_before_any_request(tmp_path: Path, hub: FakeHub) -> None:
+def test_disallowed_source_is_refused_before_any_request(tmp_path: Path, hub: FakeHub) -> None:
     allowed = ("--allow-source", "hf://org/other", "--allow-source", "s3://models/**")
     hub.status = 500
     done = weights("pull", SOURCE, "--root", tmp_path, "--hub", hub.url, *allowed)

@@ -57,7 +57,7 @@ def versions(folder: Path) -> list[int]:
     return [known[(folder / name).read_bytes()] for name in SHARDS]
 
 
-async def test_engine_keeps_the_version_that_it_loads_when_a_model_changes(tmp_path: Path, source: ModelSource) -> None:
+async def test_engine_keeps_its_version_when_a_model_changes(tmp_path: Path, source: ModelSource) -> None:
     store, name, pod = WeightStore(tmp_path / "root"), tmp_path / "root" / source.folder, tmp_path / "pod"
     change(source, 1)
     first, _ = await pull(store, source)
@@ -148,7 +148,7 @@ async def test_version_without_a_record_goes_at_the_next_change(tmp_path: Path, 
     assert other.exists()
 
 
-async def test_pods_own_copy_stays_when_its_first_container_starts_again(tmp_path: Path, source: ModelSource) -> None:
+async def test_own_copy_of_a_pod_stays_when_a_container_starts_again(tmp_path: Path, source: ModelSource) -> None:
     store = WeightStore(tmp_path / "pod")
     change(source, 1)
     await pull(store, source)

@@ -191,9 +191,7 @@ async def test_pipes_in_place_of_files_hang_nothing(tmp_path: Path, hub: FakeHub
 
 
 @pytest.mark.parametrize("name", ["lone\ud800.json", "é" * 200 + ".json"])
-async def test_name_that_no_disk_takes_is_refused_before_the_first_byte(
-    tmp_path: Path, hub: FakeHub, name: str
-) -> None:
+async def test_name_that_no_disk_takes_is_refused_at_first(tmp_path: Path, hub: FakeHub, name: str) -> None:
     hub.files[name] = b"x"
     with pytest.raises(WeightsError, match="is no valid path") as raised:
         await pull(tmp_path, hub)
@@ -262,7 +260,7 @@ async def test_listing_that_never_ends_is_given_up(tmp_path: Path, hub: FakeHub)
     assert len((await origin.describe()).files) == 1002
 
 
-async def test_commit_that_two_sources_name_stays_until_both_are_removed(tmp_path: Path, hub: FakeHub) -> None:
+async def test_commit_of_two_sources_stays_until_both_are_removed(tmp_path: Path, hub: FakeHub) -> None:
     pinned = f"hf://org/model@{COMMIT}"
     await pull(tmp_path, hub, source=pinned)
     model, store = await pull(tmp_path, hub), WeightStore(tmp_path)
@@ -274,7 +272,7 @@ async def test_commit_that_two_sources_name_stays_until_both_are_removed(tmp_pat
     assert not list((tmp_path / "hub").iterdir())
 
 
-async def test_branch_that_moves_leaves_the_commit_that_another_source_names(tmp_path: Path, hub: FakeHub) -> None:
+async def test_commit_of_another_source_stays_when_a_branch_moves(tmp_path: Path, hub: FakeHub) -> None:
     pinned = await pull(tmp_path, hub, source=f"hf://org/model@{COMMIT}")
     before = dict(hub.files)
     await pull(tmp_path, hub)

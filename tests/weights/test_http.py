@@ -111,7 +111,7 @@ async def test_object_is_signed_again_when_its_address_has_expired(hub: FakeHub)
     await origin.close()
 
 
-async def test_address_without_a_signature_is_read_when_a_bucket_is_public(hub: FakeHub) -> None:
+async def test_unsigned_address_is_read_when_a_bucket_is_public(hub: FakeHub) -> None:
     hub.signature = ""
     origin = Objects(parse("s3://org/model"), options={"endpoint": hub.store_url, "skip_signature": True})
     file = shard(hub)._replace(address=f"model/resolve/{COMMIT}/{SHARD}")

@@ -123,7 +123,7 @@ def problem_of(world: World, fleet: KubeFleet, name: str) -> str:
     return found.get((world.namespace, name), "")
 
 
-async def test_claims_are_counted_from_templates_slices_and_allocations(
+async def test_claims_count_from_templates_slices_and_allocations(
     kube: Kube, clock: SystemClock, world: World, devices: Devices
 ):
     one, two = [await devices.add_node(name) for name in ("a", "b")]
@@ -245,7 +245,7 @@ async def test_unknown_claims_stay_unknown_until_their_objects_come(
         await until(fleet, "the devices count", lambda view: pool_of(world, view, "llama") == (2.0, 2.0))
 
 
-async def test_without_rights_claims_are_unknown_and_all_else_is_served(
+async def test_claims_are_unknown_and_all_else_served_without_rights(
     kube_api: KubeApi, connect: Connect, clock: SystemClock, world: World, devices: Devices
 ):
     await claiming(world, "llama", "one")

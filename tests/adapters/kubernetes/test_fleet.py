@@ -362,7 +362,7 @@ async def test_workload_is_managed_while_it_has_the_annotation(kube: Kube, clock
 
 
 @pytest.mark.parametrize("mode", [Mode.DIRECT, Mode.KEDA])
-async def test_annotation_is_named_when_its_misspelling_hides_the_policy(
+async def test_annotation_is_named_when_a_misspelling_hides_the_policy(
     kube: Kube, clock: SystemClock, world: World, mode: Mode
 ):
     await world.deployment("llama", annotations={"vllm-autoscaler.io/polcy": "batch"})

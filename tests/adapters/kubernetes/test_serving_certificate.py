@@ -137,7 +137,7 @@ async def test_new_ca_keeps_former_ones_trusted_until_they_end(site: Site) -> No
     is_valid(await site.data())
 
 
-async def test_certificate_that_signs_itself_stays_trusted_when_a_ca_comes(site: Site) -> None:
+async def test_self_signed_certificate_stays_trusted_when_a_ca_comes(site: Site) -> None:
     """As webhooks of version 0.2 made them."""
     made, key = make_certificate(("old",), datetime.now(UTC), None)
     files = {"tls.crt": made, "tls.key": key, "ca.crt": made}
@@ -199,7 +199,7 @@ def odd_key() -> bytes:
     "content", [b"-----BEGIN CERTIFICATE-----\nx", b"\xff\x00", None, odd_certificate(), odd_key()]
 )
 @pytest.mark.parametrize("name", ["tls.crt", "tls.key", "ca.crt", "ca.key"])
-async def test_damaged_secret_is_written_anew(site: Site, name: str, content: bytes | None) -> None:
+async def test_damaged_secret_is_written_again(site: Site, name: str, content: bytes | None) -> None:
     await site.ensure()
     secret = await site.api.get("v1", "Secret", site.namespace, SECRET)
     secret["data"][name] = None if content is None else base64.b64encode(content).decode()

@@ -128,7 +128,7 @@ async def writer(kube_api: KubeApi, connect: Connect, world: World) -> Kube:
     return await connect(await kube_api.service_account(world.namespace, "writer", *roles))
 
 
-async def test_nodes_are_told_what_to_hold_and_quiet_fleets_write_nothing(
+async def test_wishes_reach_nodes_and_quiet_fleets_write_nothing(
     kube: Kube, writer: Kube, world: World, nodes: Nodes, kube_api: KubeApi
 ):
     names = [await nodes.add(f"n{number}", {GPU: 2}) for number in range(4)]

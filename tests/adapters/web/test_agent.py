@@ -58,7 +58,7 @@ async def test_metrics_say_what_the_agent_says() -> None:
         assert f"# TYPE {family.full_name} {family.type}" in text or family.type == "counter"
 
 
-async def test_problem_of_the_folder_is_told_and_no_reason_for_a_restart() -> None:
+async def test_problem_of_the_folder_is_told_without_a_restart() -> None:
     report = Report({}, "0.2.0", cause="disk", text="the disk does not answer")
     async with AgentServer(LOOPBACK, lambda: STATUS._replace(report=report, fetching="")) as server:
         assert await get(server, "/healthz") == (

@@ -252,7 +252,7 @@ def test_openmetrics_is_answered_with_one_end_mark() -> None:
     assert PREFIX + "desired_replicas" in {family.name for family in parse_openmetrics(text)}
 
 
-def test_other_parts_of_the_process_can_export_beside_it() -> None:
+def test_other_parts_of_the_process_can_export_too() -> None:
     metrics = Metrics()
     Counter("grpc_calls", "Calls.", registry=metrics.registry).inc()
     assert families(metrics)["grpc_calls"].samples[0].value == 1

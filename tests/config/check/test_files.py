@@ -406,7 +406,7 @@ def test_claims_above_the_limits_of_the_namespace_are_errors(tmp_path: Path):
     ]
 
 
-def test_the_daemons_limits_hold_for_manifests_that_are_checked_alone(tmp_path: Path):
+def test_limits_of_the_daemon_hold_for_manifests_checked_alone(tmp_path: Path):
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "limits.yaml").write_text(LIMITS)
     (tmp_path / "chat.yaml").write_text(claiming("  namespace: team-b", policy="", override__priority="501"))
@@ -414,7 +414,7 @@ def test_the_daemons_limits_hold_for_manifests_that_are_checked_alone(tmp_path: 
     assert (finding.problem, finding.allowed) == ("too high for the namespace 'team-b', so 500 counts", "at most 500")
 
 
-def test_a_manifest_without_a_namespace_is_not_held_against_limits(tmp_path: Path):
+def test_manifest_without_a_namespace_is_not_limited(tmp_path: Path):
     assert not checked(tmp_path, limits=LIMITS, chat=claiming("  uid: a", policy="realtime")).findings
 
 

@@ -50,7 +50,7 @@ def test_without_limits_every_value_counts_as_stated():
     assert (row(compiled), compiled.problems) == ((5000, 9, 9), {})
 
 
-def test_a_file_of_limits_alone_leaves_the_shipped_policies_in_force(tmp_path: Path):
+def test_shipped_policies_stay_when_a_file_has_limits_alone(tmp_path: Path):
     book = limited(tmp_path)
     assert book.policies == SHIPPED.policies and book.default == SHIPPED.default
 
@@ -81,7 +81,7 @@ def test_only_values_above_the_limits_are_capped(tmp_path: Path):
     }
 
 
-def test_a_policy_that_a_workload_chooses_is_capped_as_an_override_is(tmp_path: Path):
+def test_policy_that_a_workload_chooses_is_capped_as_overrides(tmp_path: Path):
     compiled = compile_specs((in_namespace("team-a", "realtime"),), limited(tmp_path))
     assert row(compiled) == (400, 1, 1)
     assert compiled.problems == {
@@ -91,7 +91,7 @@ def test_a_policy_that_a_workload_chooses_is_capped_as_an_override_is(tmp_path: 
     assert compiled.spec.ttft_objective_s[0] == SHIPPED.policies["realtime"].spec.objective.ttft
 
 
-def test_the_first_entry_that_matches_counts_and_what_it_leaves_out_is_not_limited(tmp_path: Path):
+def test_first_matching_entry_counts_and_limits_what_it_states(tmp_path: Path):
     book = limited(tmp_path)
     high = ("priority", "3000"), ("replicas.min", "9")
     assert row(compile_specs((in_namespace("prod-canary", "realtime", *high),), book)) == (50, 1, 9)
@@ -129,12 +129,12 @@ def test_guaranteed_headroom_is_limited_by_namespace(tmp_path: Path, entry: str,
     assert (told in compiled.problems[0]) if told else not compiled.problems
 
 
-def test_a_namespace_without_an_entry_cannot_raise_weight_or_floor(tmp_path: Path):
+def test_namespace_without_an_entry_raises_no_weight_or_floor(tmp_path: Path):
     asked = in_namespace("team-b", "", ("weight", "100"), ("replicas.min", "8"))
     assert row(compile_specs((asked,), limited(tmp_path))) == (500, 1, 1)
 
 
-def test_a_minimum_of_a_scaled_object_raises_no_floor_above_the_limit(tmp_path: Path):
+def test_scaled_object_raises_no_floor_past_the_limit(tmp_path: Path):
     asked = in_namespace("team-a", "batch")._replace(bounds=(8.0, 20.0))
     compiled = compile_specs((asked,), limited(tmp_path))
     assert (row(compiled), float(compiled.spec.max_replicas[0])) == ((100, 1, 3), 8)

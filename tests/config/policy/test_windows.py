@@ -40,7 +40,7 @@ def test_windows_of_a_workload_replace_those_of_its_policy():
     assert compiled.problems == {}
 
 
-def test_overlapping_windows_of_a_workload_keep_slots_of_their_own():
+def test_overlapping_windows_keep_turns_of_their_own():
     text = OFFICE.replace('"0 9 * * *"', '"0 10 * * *"').replace("[12-24]", "[01-15]")
     columns = compile_specs((workload("", ("prewarm", text)),), BOOK).windows.at(unix("2026-01-15 11:00"), 0.0)
     assert columns.replicas[0, [0, 2]].tolist() == [4, 2]

@@ -116,7 +116,7 @@ def test_a_dear_replica_is_replaced_when_it_has_overpaid(cheap_gpus, quota, sett
 
 
 @pytest.mark.parametrize("obstacle", ["refused", "crashing", "queued", "no node"])
-def test_a_variant_whose_replicas_fail_is_tried_less_and_less_often(obstacle):
+def test_variant_is_tried_less_often_when_its_replicas_fail(obstacle):
     """Fifty requests, ten for each replica. Of the cheap variant only one replica ever runs.
 
     GPUs for it are free, or an autoscaler could create their nodes, but refuses.

@@ -126,7 +126,7 @@ def test_a_tolerance_that_hides_the_answer_holds_its_replica():
     assert plant.notes[-1].startswith("KEDA's HPA has kept 7 replicas for ")
 
 
-def test_an_answer_on_the_other_side_of_the_count_begins_anew():
+def test_an_answer_on_the_other_side_of_the_count_begins_again():
     plant = Plant(chat=4, jobs=1)
     plant.syncs = False
     plant.run(240, chat=2, jobs=1)
@@ -150,7 +150,7 @@ def test_the_cooldown_before_zero_is_awaited():
     assert first - 1000 >= 60 + 330 + 60
 
 
-def test_nothing_is_judged_without_an_hpa_or_while_something_else_owns_the_count():
+def test_nothing_is_judged_without_an_hpa_or_with_another_owner():
     for columns in ({"hpa_limits": None}, {"paused": np.array([True, False])}, {"other_owner": ("HPA/x", "")}):
         seen = fleet([6, 1], **{"hpa_limits": limits(), **columns})
         decision = Story(spec(2)).watch(seen, 600, 10, running=0.0)
@@ -168,9 +168,7 @@ MOVES = st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["still", "towards
 
 
 @given(MOVES, st.sampled_from([0.0, 15.0, 60.0]))
-def test_only_a_count_that_has_not_moved_towards_the_answer_for_long_is_not_followed(
-    moves: list[tuple[int, str]], delay_s: float
-):
+def test_answer_is_not_followed_when_the_count_stands_for_long(moves: list[tuple[int, str]], delay_s: float):
     """Beside plain Python: time runs from the last step towards the answer, or since the answer changed sides."""
     held = limits(wake_s=delay_s, grow_s=delay_s, shrink_s=delay_s, zero_s=delay_s)
     count, state, now_s = 4, AnswerState.blank(2), 0.0

@@ -72,7 +72,7 @@ def test_headroom_comes_before_lower_tiers_when_guaranteed(gpus, guaranteed, all
         ([True, False, False], 9, (3, 3, 3)),  # it depends on who pays, and not on who has headroom
     ],
 )
-def test_only_tiers_that_can_wait_pay_when_headroom_is_guaranteed(can_wait, gpus, allocated):
+def test_only_patient_tiers_pay_when_headroom_is_guaranteed(can_wait, gpus, allocated):
     asked = requests(3, **TIERS, guaranteed_gpus=[9.0, 0.0, 0.0], can_wait=can_wait)
     assert tuple(fill(asked, gpus)) == allocated
 

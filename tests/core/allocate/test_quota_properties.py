@@ -357,7 +357,7 @@ def test_odd_amounts_break_no_tick_and_no_explanation(data):
 
 
 @given(st.data())
-def test_replicas_beyond_what_stays_keep_within_quotas_of_every_kind(data):
+def test_further_replicas_keep_within_quotas_of_every_kind(data):
     """No quota lacks room for what is allocated, unless its tenant only has what stays."""
     story = played(data, st.integers(0, 9).map(float))
     cluster, gpus = story.input.fleet, story.decision.replicas * story.input.fleet.gpus_per_replica

@@ -39,7 +39,7 @@ def test_a_quota_is_in_gpus_not_replicas():
     assert shared([6, 1], quotas([0, 0], [8]), each=[2.0, 4.0], priority=[0.0, 9.0]) == [2, 1]
 
 
-def test_workloads_of_one_tenant_share_its_quota_by_priority_and_weight():
+def test_a_tenant_shares_its_quota_by_priority_and_weight():
     assert shared([6, 6], quotas([0, 0], [9]), priority=[0.0, 9.0]) == [3, 6]
     assert shared([9, 9], quotas([0, 0], [9]), weight=[1.0, 2.0]) == [3, 6]
 
@@ -77,7 +77,7 @@ def test_headroom_of_an_owner_takes_back_no_base_replica():
     assert shared([8, 10], two, base=[2, 8], current=[2, 10]) == [4, 8]  # headroom of the borrower comes last
 
 
-def test_replicas_within_the_nominal_gpus_come_first_in_a_pool_too():
+def test_replicas_within_nominal_gpus_come_first_in_a_pool_too():
     """The quotas of both together are more than the pool. The first borrows with its third replica."""
     assert shared([5, 5], quotas([0, 1], [2, 8], cohort="all"), gpus=6, priority=[9.0, 0.0]) == [2, 4]
 
@@ -116,7 +116,7 @@ def test_idle_workloads_yield_within_their_quota():
     assert shared([2, 2], quotas([0, 0], [3]), idle=[True, False]) == [1, 2]
 
 
-def test_replicas_without_pods_stay_in_the_count_only_within_the_quota():
+def test_replicas_without_pods_stay_only_within_the_quota():
     """Two of seven replicas have a pod. The others could have one if the quota of five were empty."""
     assert shared([7, 6], quotas([0, 1], [5, 9]), claimed=[2, np.inf]) == [5, 6]
     assert shared([7, 6], quotas([0, 0], [5]), claimed=[2, np.inf], priority=[9.0, 0.0]) == [5, 3]

@@ -199,7 +199,7 @@ def test_more_gpus_take_no_large_replica_when_all_are_equal(case, data):
 
 
 @given(cases(sizes=UNEQUAL, idle=True), st.data())
-def test_replicas_are_only_lost_to_earlier_ones_when_sizes_differ(case, data):
+def test_replicas_are_lost_only_to_earlier_ones_of_other_sizes(case, data):
     gpus = tuple(gpus + data.draw(st.integers(0, 2)) for gpus in case.gpus)
     slots = order(case.requests())
     pool = np.array(case.pool)[slots.row]

@@ -54,7 +54,7 @@ def as_serving(rows):
 
 
 @given(PODS)
-def test_no_replica_that_leaves_has_more_requests_than_one_that_stays(rows):
+def test_replicas_with_the_fewest_requests_leave(rows):
     requests = np.array([row[0] for row in rows])[order(as_serving(rows))]
     assert (requests[1:] >= requests[:-1]).all()
 
@@ -131,7 +131,7 @@ def test_a_replica_whose_gpus_are_awaited_leaves_first():
     assert names(find_victims(anywhere, np.full(2, 2.0), [1], np.array([1.0, 1.0]))[1]) == ["p1", "p0"]
 
 
-def test_workloads_with_one_group_yield_its_gpus_before_those_with_several():
+def test_workloads_with_one_group_yield_gpus_before_others():
     """Two wait, one for each group. The third can leave either group, and the fourth only the first."""
     seen = cluster([2, 1], [[X], [Y], [X, Y]], [0, 1, 2, 2], [[], [], [X, Y], [X]])
     inp = world(NOW_S, seen, spec(4), running=[0.0, 5.0, 9.0])

@@ -222,7 +222,7 @@ def test_the_sentence_says_for_how_long_a_count_of_others_holds():
 
 
 @pytest.mark.parametrize(("goes_to_zero", "owner"), [(False, UNKNOWN_CLIENT), (True, "")])
-def test_nameless_zero_has_an_owner_unless_the_policy_goes_to_zero(goes_to_zero, owner):
+def test_nameless_zero_has_an_owner_without_scale_to_zero(goes_to_zero, owner):
     counts = ForeignCounts(np.full(2, NAN), ("", ""), np.array([True, False]), np.full(2, NAN))
     stopped = fleet([0, 0], foreign=counts).leave_stopped(np.full(2, goes_to_zero))
     assert stopped.other_owner == (owner, "")
@@ -471,7 +471,7 @@ CONSTANT_8 = float(PEAK_STRATEGY_COUNT + CONSTANT_COUNTS.index(8))
         ),
     ],
 )
-def test_the_planner_says_why_it_recommends_so_many(recommended, plan, why):
+def test_the_planner_says_why_it_recommends_its_count(recommended, plan, why):
     case = planned(recommended, **{"base_replicas": 1.0, "demand": 0.5, **plan})
     assert f"the planner recommends {recommended:g} for a load of " in case.sentence
     assert f" busy replicas, {why}" in case.sentence

@@ -46,7 +46,7 @@ def test_step_time_is_learned_from_pods_that_report_all_tokens():
     assert totals.step_sums[1, 0] == pytest.approx(0.02 * 60_000 / 30 / 100)
 
 
-def test_prompt_tokens_are_counted_with_the_time_that_their_pods_were_busy():
+def test_prompt_tokens_are_counted_with_the_busy_time_of_pods():
     before, busy = read(100.0, pods=3), {"running": [1.0, 0.0, 0.0], "waiting": [0.0, 2.0, 0.0]}
     totals = count(before, read(110.0, pods=3, prompt_tokens=[9000.0, 4000.0, NAN], **busy))
     assert (totals.prompt_tokens[0], totals.prompt_s[0], totals.prompt_busy_s[0]) == (13_000, 20, 10)

@@ -42,7 +42,7 @@ def test_refused_requests_are_arrivals_too():
 
 
 @pytest.mark.parametrize("scrape_s", [5.0, 15.0])
-def test_arrivals_since_a_queue_began_keep_their_rate_whatever_the_scrapes(scrape_s):
+def test_arrivals_of_a_queue_keep_their_rate_at_any_scrape(scrape_s):
     """2 a second come and are served, then 8 a second come: a reading brings what arrived since the one before."""
     story, waiting = Story(spec()), {}
     for second in range(5, 185, 5):

@@ -121,7 +121,7 @@ def test_free_gpus_depend_on_the_pods_of_each_workload():
         assert found.tolist() == [size == 2 for size in pods]
 
 
-def test_gpus_that_are_free_on_several_nodes_are_none_for_one_pod():
+def test_gpus_free_on_several_nodes_are_none_for_one_pod():
     """Two pods of 1 GPU run on nodes of 4. A pod of 4 GPUs has room only if both are on the same node."""
     groups = replace(
         node_groups([8.0], (0,)), by_node=(np.array([4.0, 4.0]),), of_node={"a": (0,), "b": (0,)}, used=np.array([2.0])
@@ -286,14 +286,14 @@ def test_class_of_pods_that_the_nodes_cannot_hold_is_impossible():
     assert classes(decision) == {PendingClass.NO_ROOM: 1, PendingClass.IMPOSSIBLE: 2}
 
 
-def test_replicas_that_no_node_can_hold_count_although_not_requested():
+def test_replicas_that_no_node_holds_count_when_not_requested():
     cluster = two([1, 1], obstacles=report(2, fits=np.array([1.0, np.inf])))
     decision = Story(spec(2, **RANKS)).tick(cluster, **loads(cluster, 25, 5))
     assert decision.replicas[0] == 1
     assert classes(decision) == {PendingClass.IMPOSSIBLE: 2}
 
 
-def test_class_of_replicas_without_pod_is_starting_and_then_quota():
+def test_replicas_without_pod_are_starting_and_then_quota():
     cluster, story = two([2, 1], replicas=[5, 1]), Story(spec(2, **RANKS))
     assert classes(story.tick(cluster, running=10.0)) == {PendingClass.STARTING: 3}
     assert classes(story.watch(cluster, 20, running=10.0)) == {PendingClass.QUOTA: 3}
@@ -307,7 +307,7 @@ def test_class_of_refused_replicas_is_quota():
     assert classes(Story(spec(2, **RANKS)).tick(by_hpa, **loads(cluster, 50, 5))) == {PendingClass.QUOTA: 4}
 
 
-def test_class_of_a_pod_that_starts_for_too_long_is_stuck_starting():
+def test_pod_is_stuck_starting_when_it_starts_for_too_long():
     story, endless = Story(spec()), fleet([0], [1], starting_since_s=900.0)  # no cold start is known yet
     assert classes(story.watch(endless, 3400, 60, running=5.0)) == {PendingClass.STARTING: 1}
     assert classes(story.watch(endless, 240, 60, running=5.0)) == {PendingClass.STUCK_STARTING: 1}
@@ -370,7 +370,7 @@ def test_load_stays_while_an_autoscaler_may_create_a_node():
     assert after(20, elastic(can_add=0.0))[1] > 1
 
 
-def test_pod_whose_node_is_being_created_keeps_its_gpus_from_others():
+def test_pod_keeps_its_gpus_when_its_node_is_being_created():
     cluster = two([1, 3], [2, 0], why=PendingCause.NODE_COMING, gpus=6.0)
     cluster = replace(cluster, pod_created_s=np.full(6, 1000.0))
     decision = Story(spec(2, **RANKS)).watch(cluster, 300, **loads(cluster, 30, 60))
@@ -407,7 +407,7 @@ def test_time_of_nodes_is_learned_and_delays_the_next_replica():
     assert story.memory.workloads.observe.cold_start.node_wait_s.tolist() == [240.0]
 
 
-def test_crashing_workload_does_not_grow_unless_most_replicas_serve():
+def test_crashing_workload_grows_only_when_most_replicas_serve():
     for pools in ({"pool": np.array([-1])}, {}, {"pool_gpus": np.array([50.0])}):
         crashing = fleet([1], [2], pod_pending=np.array([0, *[PendingCause.OUT_OF_MEMORY] * 2]), **pools)
         story = ExplainedStory(spec())
@@ -419,7 +419,7 @@ def test_crashing_workload_does_not_grow_unless_most_replicas_serve():
         assert Story(spec()).watch(one, 60, running=10.0, waiting=90.0).replicas[0] > 4
 
 
-def test_pod_is_stuck_starting_sooner_when_the_cold_start_is_known():
+def test_pod_is_stuck_sooner_when_the_cold_start_is_known():
     story = Story(spec())
     story.watch(fleet([1], created_s=950.0), 60, running=5.0)
     starting = fleet([1], [1], starting_since_s=story.now_s)
@@ -446,7 +446,7 @@ def test_replicas_that_no_node_can_hold_are_cancelled_but_one():
 
 
 @pytest.mark.parametrize(("why", "replicas"), [(PendingCause.UNSCHEDULABLE, 4), (PendingCause.NO_NODE, 2)])
-def test_an_autoscaler_may_create_the_node_unless_it_says_otherwise(why, replicas):
+def test_autoscaler_may_create_a_node_unless_it_says_otherwise(why, replicas):
     assert Story(spec()).watch(misfit(why, can_add=16.0), 60, running=40.0).replicas.tolist() == [replicas]
 
 

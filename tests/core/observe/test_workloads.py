@@ -240,7 +240,7 @@ def test_queue_wait_is_that_of_the_worst_pod():
     assert found.observation.waiting[0] == 264
 
 
-def test_a_few_requests_wait_for_a_step_unless_the_next_reading_shows_some_too():
+def test_few_requests_wait_for_a_step_unless_they_show_twice():
     """Two requests run, one has just come: it is taken in by the next step, and not after half of an answer."""
     story, cluster, done = Story(spec(concurrency=np.nan)), fleet([1]), 0.0
 
@@ -267,7 +267,7 @@ def test_a_few_requests_wait_for_a_step_unless_the_next_reading_shows_some_too()
         ({"running": 2.0, "waiting": 1.0, "kv_usage": 0.95}, True),
     ],
 )
-def test_few_waiting_requests_are_a_queue_when_the_engine_is_full(reading, is_queue):
+def test_few_waiting_requests_are_a_queue_when_engines_are_full(reading, is_queue):
     story, cluster = Story(spec(concurrency=np.nan)), fleet([1])
     for done in np.arange(0.0, 60.0, 5.0):
         story.tick(cluster, 5.0, running=2.0, generation_tokens=100 * done, finished=done, first_tokens=done)

@@ -151,14 +151,14 @@ def nights_at_zero(per_s, nights, seed=1):
     return in_vain, at_zero_s / 3600
 
 
-def test_nothing_goes_to_zero_for_less_than_a_cold_start_again_and_again():
+def test_nothing_goes_to_zero_for_less_than_a_cold_start():
     """A request every 16 s: ten gaps a night are longer than two minutes, and the next request comes soon."""
     in_vain, hours = nights_at_zero(1 / 24, nights=3)
     assert in_vain <= 2
     assert hours < 0.2
 
 
-def test_a_pause_that_outlasts_the_debt_of_a_timeout_goes_to_zero():
+def test_pause_goes_to_zero_when_it_outlasts_the_debt():
     workload = Workload(attainment=0.9)
     workload.serve_with_pauses(3, pause_ticks=13)  # 10 s at zero each time, for a start of 60 s
     assert workload.timeouts.unpaid_s[0, 0] == pytest.approx(2 * 50.0, rel=0.05)

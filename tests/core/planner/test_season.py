@@ -57,7 +57,7 @@ def test_load_of_yesterday_is_predicted_one_cold_start_ahead(hour, expected):
     assert predict(state, now_s) == pytest.approx(expected, abs=0.01)
 
 
-def test_rise_is_predicted_in_time_whatever_the_phase_of_the_bins():
+def test_rise_is_predicted_in_time_wherever_its_bins_begin():
     for offset_s in (0.0, 100.0, 450.0, 899.0):
         state, now_s = follow(office, 1 + (9 * 3600 - 240 - offset_s) / DAY_S, start_s=offset_s)
         assert predict(state, now_s) == pytest.approx(4.0, abs=0.01)

@@ -23,7 +23,7 @@ def run_with_misses(**columns):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", [{"first_token_limit_s": 2.0}, {"itl_objective_s": 0.2}, {"itl_objective_s": NAN}])
-def test_counts_begin_anew_when_an_objective_changes(changed):
+def test_counts_begin_again_when_an_objective_changes(changed):
     before = run_with_misses()
     after = update(before, make_stats(3.0, replicas=7.0, **changed))
     columns_before, columns = before.columns(), after.columns()
@@ -43,7 +43,7 @@ def test_counts_begin_anew_when_an_objective_changes(changed):
     assert after.offered_load.demand[0] == pytest.approx(3.0, rel=0.05)
 
 
-def test_counts_begin_anew_only_once():
+def test_counts_begin_again_only_once():
     after = update(run_with_misses(), make_stats(3.0, first_token_limit_s=2.0, late=0.2))
     again = update(after, make_stats(3.0, first_token_limit_s=2.0, late=0.2))
     assert again.budget.missed[0] == pytest.approx(2 * after.budget.missed[0], rel=0.01)

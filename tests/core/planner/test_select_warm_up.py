@@ -115,7 +115,7 @@ def test_warm_up_follows_the_present_cold_start():
     assert longer.shadow.requested.min() == 12
 
 
-def test_initial_fleet_is_the_owners_count_when_a_first_queue_adds_more():
+def test_initial_fleet_is_the_owners_count_when_a_queue_adds():
     """The count is 1 at first. Three serve when demand is first known."""
     first = update_strategies(StrategyState.blank(1), make_silent_stats(ordered=1.0), 1000.0)
     state = run(STEADY[:1], first, replicas=3.0)

@@ -25,7 +25,7 @@ def misses(**columns):
     return run(half_hour * 6, cold_start_s=240.0, **columns).shadow.missed[:, 0]
 
 
-def test_sleeping_replicas_serve_a_rise_that_is_shorter_than_a_start():
+def test_sleeping_replicas_serve_a_rise_shorter_than_a_start():
     without, asleep = misses(), misses(kept_asleep=4.0, wake_s=15.0)
     few, slow = misses(kept_asleep=1.0, wake_s=15.0), misses(kept_asleep=4.0, wake_s=240.0)
     assert (asleep <= few).all()
@@ -122,7 +122,7 @@ def test_records_are_inherited_by_workload():
         np.testing.assert_array_equal(now[4:], before[4:])
 
 
-def test_replicas_of_a_window_cost_every_strategy_and_serve_once_ready():
+def test_window_costs_every_strategy_and_serves_once_ready():
     """A surge from 0.5 to 6 replicas, for which a window has 8. Half of the time none of them is ready."""
     surge = {"ceiling": 100.0, "cold_start_s": 240.0}
     quiet = run([0.5] * HOUR, replicas=1.0, **surge)

@@ -421,7 +421,7 @@ def test_time_without_a_policy_is_not_charged_to_strategies(gap_s):
     assert recommended[gap_s][1] == pytest.approx(recommended[0.0][1], abs=1e-3)
 
 
-def test_full_slots_are_demand_from_the_first_readings_when_they_are_stated():
+def test_full_slots_are_demand_at_once_when_they_are_stated():
     """All of two pods' 24 slots are taken, while the engines compute for a quarter of their time."""
     demand = {}
     for stated in (None, np.full(2, 24.0)):

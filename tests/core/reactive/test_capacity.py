@@ -155,7 +155,7 @@ def test_stated_slots_count_when_the_engine_reports_none(reported, stated, slots
     assert engine.run(5, running=3, max_running=reported)["concurrency"] == slots
 
 
-def test_stated_slots_bound_nothing_when_a_pod_runs_more_requests():
+def test_stated_slots_bound_nothing_when_a_pod_runs_more():
     engine = Engine()
     engine.cluster = fleet([1], pod_slots=np.array([8.0]))
     assert engine.run(5, running=48)["concurrency"] == 48

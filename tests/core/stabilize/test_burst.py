@@ -184,14 +184,14 @@ def test_projection_uses_the_stated_or_learned_rate_when_faster():
     assert is_noise(quiet, arrivals_per_s=0.5, stated_tokens_per_s=300.0)
 
 
-def test_projection_uses_the_work_of_a_request_where_the_planner_knows_it():
+def test_projection_uses_the_work_of_a_request_when_known():
     """A replica that seldom had more than one request shows a low rate of tokens. With 0.25 s of work it serves 4/s."""
     found = observation(waiting=150, generation_tokens_per_s=50)
     assert projected(found, work_s=0.25).queue[0] == pytest.approx(150 + (2 - 4) * 60)
     assert projected(found, work_s=0.25, best_tokens_per_s=1000.0).queue[0] == pytest.approx(30)
 
 
-def test_the_first_replica_clears_what_waits_for_it_at_the_gateway():
+def test_first_replica_clears_what_waits_at_the_gateway():
     """31 wait and no replica serves yet. The one that loads serves 4 a second for the last 50 of the next 60 s."""
     at_zero = {"ready": 0, "reporting": 0, "running": NAN, "waiting": 0, "generation_tokens_per_s": NAN}
     found = observation(**at_zero, gateway_waiting=31, starting=1, starting_replica_s=50)

@@ -144,7 +144,7 @@ def test_a_woken_workload_grows_when_requests_wait_too_long():
 
 
 @pytest.mark.parametrize("ready_s", [NAN, 0.0, 980.0])
-def test_a_single_reading_grows_the_fleet_when_a_queue_fills_slots(ready_s):
+def test_single_reading_grows_the_fleet_when_a_queue_fills_slots(ready_s):
     """A single look is all that `--once` has, and nothing but an engine may tell of a pod that it is ready."""
     cluster = fleet([2], pod_ready_s=np.full(2, ready_s))
     inp = world(1000.0, cluster, spec(**{**RULES, "min_replicas": 1.0}), running=8.0, waiting=40.0, gaps=0.0)

@@ -99,7 +99,7 @@ def test_cached_weights_and_fetched_weights_are_told_apart():
     assert quantiles(ledger, Phase.WEIGHTS, PodCache.ABSENT)[0] > 150
 
 
-def test_a_cell_without_starts_learns_from_others_by_their_ratio_to_the_prior():
+def test_cell_without_starts_learns_from_the_ratio_of_others():
     """Fetched weights took twice what the prior said, so weights from the node's disk do so as well, to a part."""
     ledger = Ledger.blank(1)
     for _ in range(ENTRIES):
@@ -186,7 +186,7 @@ def test_quantiles_ascend_and_stay_near_what_was_seen(starts):
     assert min(seen) / 2 <= median <= most <= max(seen) * 2
 
 
-def test_prior_is_bytes_over_bandwidths_scaled_to_the_stated_start():
+def test_prior_is_bytes_over_bandwidth_scaled_to_the_start():
     cluster = fleet([0, 0])
     fast = cluster.workloads[0]._replace(loader="instanttensor")
     prior = expect(replace(cluster, workloads=(fast, cluster.workloads[1])), np.array([300.0, 300.0]))

@@ -72,7 +72,7 @@ def test_both_come_before_the_replica():
     assert found == {Link.NODE: NODE_S, Link.WEIGHTS: FETCH_S, Link.REPLICA: READY_S[HELD] + IMAGE_S}
 
 
-def test_a_requested_node_that_is_up_still_lacks_image_and_weights():
+def test_requested_node_lacks_image_and_weights_when_it_is_up():
     found = leads(HELD, False, nodes=True, weights=True, requested=True)
     assert found == {Link.NODE: NODE_S, Link.WEIGHTS: FETCH_S, Link.REPLICA: READY_S[HELD] + IMAGE_S}
     assert leads(HELD, False, nodes=True, requested=True)[Link.REPLICA] == READY_S[ABSENT] + IMAGE_S

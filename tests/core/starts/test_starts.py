@@ -144,7 +144,7 @@ def test_weights_on_a_free_node_make_the_next_start_short():
     assert long_s > 330
 
 
-def test_weights_make_the_next_start_short_before_any_start_was_seen():
+def test_weights_make_a_start_short_before_any_was_seen():
     story = Story(spec(cold_start_s=300.0))
     held_s = story.tick(cluster([], where=places(4, held=4))).observation.cold_start_s[0]
     absent_s = story.tick(cluster([], where=places(4, absent=4))).observation.cold_start_s[0]
@@ -153,14 +153,14 @@ def test_weights_make_the_next_start_short_before_any_start_was_seen():
 
 
 @pytest.mark.parametrize(("steered", "cache"), [(False, PodCache.ABSENT), (True, PodCache.HELD)])
-def test_a_few_free_places_with_weights_count_if_the_scheduler_prefers_them(steered: bool, cache: PodCache):
+def test_few_places_with_weights_count_when_they_are_preferred(steered: bool, cache: PodCache):
     story = Story(spec(cold_start_s=300.0))
     decision = story.tick(cluster([], where=places(8, held=1, absent=7), steered=steered))
     assert decision.starts.cache[0] == cache
 
 
 @pytest.mark.parametrize("room", [8.0, np.nan])
-def test_planner_counts_with_the_mean_start_whether_nodes_are_known(room: float):
+def test_planner_counts_with_the_mean_start_on_any_node(room: float):
     """A rise takes more replicas than the next one, which alone finds a free place with the weights."""
     held = places(1, held=1, nodes_held=1) if room > 0 else None
     starts = Starts()
@@ -187,7 +187,7 @@ def test_wait_counts_as_long_as_the_start_if_nodes_are_not_told(node_created_s: 
     assert starts.see(room=np.nan).starts.mean_s[0] == pytest.approx(mean_s, rel=0.1)
 
 
-def test_start_is_that_of_all_starts_while_the_cluster_tells_nothing():
+def test_start_is_that_of_all_when_the_cluster_tells_nothing():
     starts = Starts()
     starts.add()
     decision = starts.see(room=np.nan)
@@ -256,7 +256,7 @@ def test_a_pull_on_a_requested_node_counts_for_new_nodes_alone(requests: bool, a
     assert here.starts.p50_s[Phase.NODE, 0] == 0 and new.starts.p50_s[Phase.IMAGE, 0] == here.starts.image_s[0]
 
 
-def test_an_image_that_a_requested_node_had_counts_for_present_nodes():
+def test_image_of_a_requested_node_counts_for_present_nodes():
     """It is the second pod on it."""
     starts = requesting(Starts())
     for _ in range(3):
@@ -291,7 +291,7 @@ def test_a_pod_is_not_late_when_only_others_found_its_image():
     assert decision.starts.pod_late[-1]
 
 
-def test_a_pod_that_is_far_beyond_its_quantile_is_stuck_and_not_counted_on():
+def test_pod_is_stuck_when_far_beyond_its_quantile():
     starts = steady()
     fetching = {"created_s": starts.story.now_s, "scheduled_s": starts.story.now_s}
     fetching["fetching_since_s"] = starts.story.now_s

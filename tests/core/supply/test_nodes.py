@@ -41,7 +41,7 @@ def victims(seen, counts, running=0.0):
     return {row: [int(pod.node[5:]) for pod in found[row][: int(replicas[row] - counts[row])]] for row in shrunk}
 
 
-def test_no_replica_leaves_for_one_that_finds_gpus_on_several_nodes_only():
+def test_no_replica_leaves_for_one_with_gpus_on_several_nodes():
     """A replica of the second leaves both nodes with GPUs of the third, which comes first."""
     seen = cluster([4, 4], [4.0, 1.0, 1.0], [[], [0, 1], [0, 0, 1]])
     assert share(seen, [1, 2, 3], priority=[500.0, 900.0, 900.0]) == [0, 2, 3]
@@ -60,7 +60,7 @@ def test_replicas_leave_although_enough_gpus_are_free_elsewhere():
     assert victims(seen, [1, 2]) == {1: [1]}
 
 
-def test_the_replica_that_completes_a_place_leaves_though_it_has_more_requests():
+def test_replica_that_completes_a_place_leaves_despite_requests():
     """The youngest replicas are on the first node, and so are those with the fewest requests."""
     seen = cluster([4, 4], [4.0, 1.0], [[], [1, 0, 0, 0]])
     assert share(seen, [1, 4], **RANKS) == [1, 1]

@@ -168,7 +168,7 @@ def test_running_groups_hold_the_nodes_of_their_workers():
     assert share(seen, [1, 1], priority=[0.0, 9.0]) == [0, 1]
 
 
-def test_no_replica_leaves_for_a_group_whose_workers_have_no_node():
+def test_no_replica_leaves_for_a_group_without_nodes_for_workers():
     """One replica on the second node would have to leave, and a worker of 4 GPUs would still lack a node."""
     seen = cluster([[4, 3]], [Replicas((4.0, 4.0), (0,)), Replicas((1.0,), (0,), ((0,), (1,), (1,)))])
     assert share(seen, [1, 3], priority=[9.0, 0.0]) == [0, 3]
@@ -181,7 +181,7 @@ def test_partly_placed_group_keeps_its_node_and_gets_the_rest():
     assert share(seen, [1, 4], priority=[9.0, 0.0]) == [1, 0]
 
 
-def test_a_group_that_waits_without_a_claim_holds_what_its_pods_have():
+def test_group_without_a_claim_holds_what_its_pods_have():
     group, small = Replicas((4.0, 4.0), (0,), ((0, None),)), Replicas((1.0,), (0,), ((1,),))
     seen = cluster([[4, 4]], [group, small, Replicas((4.0,), (0,))])
     limits = claims(3, replicas=[0.0, np.inf, np.inf])
@@ -197,7 +197,7 @@ def test_pods_of_different_sizes_each_need_a_node():
     assert share(seen, [1, 1], priority=[9.0, 0.0]) == [1, 0]
 
 
-def test_new_replicas_of_sizes_that_do_not_divide_get_no_gpu_twice():
+def test_no_gpu_is_given_twice_when_sizes_do_not_divide():
     """Six GPUs on two nodes hold a replica of 3 and one of 2 GPUs, and no second one of 2."""
     seen = cluster([[3, 3]], [Replicas((3.0,), (0,)), Replicas((2.0,), (0,)), Replicas((1.0,), (0,), ((0,), (1,)))])
     assert share(seen, [1, 2, 2], priority=[9.0, 5.0, 0.0]) == [1, 1, 1]
@@ -214,7 +214,7 @@ pytestmark = pytest.mark.slow
 
 
 @given(worlds())
-def test_what_is_promised_has_nodes_after_the_named_replicas_left(case):
+def test_promises_have_nodes_after_the_named_replicas_left(case):
     nodes, workloads, desired, ranks = case
     seen = cluster(nodes, workloads)
     counts = share(seen, desired, **ranks)

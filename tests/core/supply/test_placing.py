@@ -81,7 +81,7 @@ def test_a_replica_that_no_limit_concerns_is_taken():
     assert take_all([4, 1], [([1], [[0]], [-1, 0]), ([0], [[0]], [-1, -1])]).tolist() == [True, True]
 
 
-def test_a_replica_that_one_limit_leaves_out_uses_nothing_of_another():
+def test_replica_uses_no_limit_when_another_leaves_it_out():
     """The first has no place in the first limit, so the second gets the GPU of the second limit."""
     assert take_all([1, 1], [([0], [[0]], [0, -1]), ([1], [[0]], [0, 0])]).tolist() == [False, True]
 
@@ -127,7 +127,7 @@ def test_replicas_on_nodes_are_those_that_are_taken_one_by_one(at_once, limits):
     assert take(limits, at_once).tolist() == taken.tolist()
 
 
-def test_a_replica_stays_if_one_before_it_on_its_node_leaves_for_a_quota():
+def test_replica_stays_when_one_on_its_node_leaves_for_a_quota():
     """Of two replicas on a node of 5 GPUs one has to go for a new one of 4. The quota of the first has no GPUs."""
     nodes = Nodes(np.array([0]), np.array([5.0]), np.array([0.0]), np.array([0.0, 4.0]))
     on_node = Limit(np.array([0, 0, 1, 1]), np.array([4.0, 4.0, 1.0, 1.0]), NodePlacement(nodes, [[0]], [1]))

@@ -51,7 +51,7 @@ def test_no_replica_is_promised_gpus_that_only_a_move_would_free():
     assert share(seen, [1, 1, 1], **RANKS) == [1, 0, 1]
 
 
-def test_free_gpus_elsewhere_are_no_place_for_a_replica_that_runs():
+def test_running_replica_has_no_place_on_free_gpus_elsewhere():
     seen = cluster([1, 1], [[X, Y], [X]], [0, 1], [[X], []])
     assert share(seen, [1, 1], priority=[900.0, 500.0]) == [1, 0]
 
@@ -76,7 +76,7 @@ def test_the_youngest_replica_is_the_second_one():
     assert share(cluster([1, 1], [[X], [X, Y]], [0, 1], [[], [X, Y]]), [1, 2]) == [0, 2]
 
 
-def test_replicas_may_be_anywhere_where_more_run_than_there_are_gpus():
+def test_replicas_may_be_anywhere_when_more_run_than_gpus_exist():
     """The nodes offer fewer GPUs than before, and no replica is stopped for that while another group has room."""
     seen = cluster([1, 3], [[X, Y], [X]], [0, 1], [[X, X], []])
     assert share(seen, [2, 1], priority=[500.0, 900.0]) == [2, 1]
@@ -133,7 +133,7 @@ class World:
         return [len(groups) for groups in self.runs]
 
 
-def test_a_move_takes_one_replica_for_two_ticks_and_comes_to_rest():
+def test_move_takes_one_replica_for_two_ticks_and_rests():
     """The first takes the GPU of one replica of the second, which comes back on the other group."""
     loop = World([1, 3], [[X], [X, Y]], [0, 1], [[], [X, Y]])
     seen = [loop.step([1, 3], priority=[900.0, 500.0]) for _ in range(6)]
@@ -209,7 +209,7 @@ def on_nodes(nodes, each, pool=None, admitted=((X,),), runs=None, **columns):
     return replace(seen, groups=replace(seen.groups, by_node=by_node), gpus_per_pod=np.array(each))
 
 
-def test_two_workloads_are_promised_no_replica_that_no_node_holds():
+def test_no_replica_is_promised_to_two_when_no_node_holds_it():
     """Three nodes of 7 GPUs hold three replicas of 4, and nine of 1 beside them."""
     assert share(on_nodes([[7, 7, 7]], [4.0, 4.0]), [2, 2], priority=[9.0, 0.0]) == [2, 1]
     assert share(on_nodes([[7, 7, 7]], [4.0, 4.0, 1.0]), [2, 2, 12], priority=[9.0, 5.0, 0.0]) == [2, 1, 9]

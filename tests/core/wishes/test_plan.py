@@ -71,7 +71,7 @@ def test_higher_priority_gets_the_last_room_when_both_are_new():
     assert nodes_of(case([60, 60], [1, 1], [100], priority=[0, 10]).plan().copies, 1) == [0]
 
 
-def test_held_copy_stays_when_the_load_falls_and_unfetched_ones_go():
+def test_held_copies_stay_and_unfetched_go_when_load_falls():
     before = [(0, node) for node in range(6)]
     seen = case([10], [1], [100] * 6, held=before[:4], before=before, zones=[0, 1, 0, 1, 0, 1])
     assert nodes_of(seen.plan().copies) == [0, 1, 2, 3]
@@ -264,7 +264,7 @@ def is_spare(seen: Case, copies: np.ndarray, model: int, node: int) -> bool:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_large_fleet_has_all_places_and_few_moves_when_the_load_changes(seed: int):
+def test_large_fleet_has_places_and_few_moves_when_load_changes(seed: int):
     seen = fleet(120, 300, seed)
     first = seen.plan()
     assert (bytes_used(seen, first) <= seen.nodes.budget_bytes).all()

@@ -63,7 +63,7 @@ def at(now_s: float, forecast: Forecast, **columns: float) -> tuple[TickInput, D
     return inp, replace(decision, plan=replace(decision.plan, forecast=forecast))
 
 
-def test_weights_are_wanted_an_hour_before_a_rise_until_its_bin_ends():
+def test_weights_are_wanted_from_an_hour_before_a_rise():
     replicas = np.array([1.0] * 6 + [5.0, 1.0, 1.0])[:, None]
     forecast = Forecast(replicas, np.zeros((BINS, 1), dtype=bool), np.zeros(1))
     due_s, end_s = 5 * BIN_S, 7 * BIN_S
@@ -76,7 +76,7 @@ def test_weights_are_wanted_an_hour_before_a_rise_until_its_bin_ends():
     assert expected_replicas(*at(due_s, Forecast.blank(1)))[0] == 0
 
 
-def test_weights_that_take_longer_are_wanted_when_their_link_starts():
+def test_weights_are_wanted_at_their_link_when_they_take_longer():
     inp, decision = at(0.0, Forecast.blank(1))
     link_s = np.array([[np.nan], [AHEAD_S - 10], [np.nan]])
     chain = replace(decision.chain, starts_s=link_s, replicas=np.array([4.0]), cause=np.array([Cause.WEEK_AGO]))

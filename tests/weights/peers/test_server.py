@@ -199,7 +199,7 @@ async def test_peer_that_reads_nothing_holds_one_place_only(
 
 
 @pytest.mark.skipif(not may_freeze(), reason="this process may mount no disk that hangs")
-async def test_requests_of_peers_to_a_disk_that_hangs_hold_up_nothing_else(
+async def test_peers_hold_up_nothing_else_when_a_disk_hangs(
     tmp_path: Path, hub: FakeHub, server: PeerServer, token: ClusterToken
 ) -> None:
     await pull(tmp_path / "root", hub)

@@ -16,7 +16,7 @@ def told(found: Facts, weights_gb: float, *each: tuple[dict[str, str], dict[str,
     return misfit(found, weights_gb, lay_out_pools(nodes(*each).nodes, [found]), 0)
 
 
-def test_a_model_that_fits_on_no_device_is_told_with_the_arithmetic():
+def test_arithmetic_is_told_when_a_model_fits_on_no_device():
     problem = told(facts(), 30, (L4, {GPU: "1"}))
     assert problem == ("the model does not fit: needs 27.9 GiB of weights on 24 GiB × 0.92 - 1 GiB: short by 6.9 GiB")
 
@@ -35,7 +35,7 @@ def test_an_absurd_label_is_not_believed(label):
     assert told(facts(), 60, (H100 | {MEMORY: label}, {GPU: "1"})) == ""
 
 
-def test_a_slice_has_the_memory_of_its_profile_and_not_of_the_gpu():
+def test_slice_has_the_memory_of_its_profile():
     assert "40 GiB × 0.92" in told(
         facts("nvidia.com/mig-3g.40gb"), 60, (H100 | {MEMORY: "81559"}, {"nvidia.com/mig-3g.40gb": "2"})
     )
@@ -57,5 +57,5 @@ def test_nothing_is_told_of_what_is_not_known():
     assert told(facts(), 10_000) == ""
 
 
-def test_a_pool_without_nodes_has_the_device_that_its_template_names():
+def test_pool_without_nodes_has_the_device_of_its_template():
     assert "24 GiB" in told(facts(product=(GKE, "nvidia-l4")), 30)

@@ -95,7 +95,7 @@ def test_closed_nodes_keep_their_pods_and_take_no_more(spec, labels, conditions,
     assert (seen.gpus, seen.fits, seen.room) == ([10.0], [10.0], [8.0])
 
 
-def test_stray_pods_keep_their_devices_and_others_do_not_count_them():
+def test_devices_of_stray_pods_are_kept_and_counted_once():
     """A pod of team a's workload is on team b's node."""
     store = nodes((L4 | {"team": "a"}, {GPU: "4"}), (L4 | {"team": "b"}, {GPU: "8"}))
     workloads = [placed_facts(selector=(("team", name),)) for name in "ab"]
@@ -273,7 +273,7 @@ def test_pods_of_an_earlier_template_stay_as_they_are(resource, each, pods, fits
     assert usage.former.tolist() == [sum(limits != {resource: f"{each:g}"} for limits in pods)]
 
 
-def test_replicas_of_several_pods_stay_when_their_template_changes():
+def test_replicas_of_several_pods_stay_when_a_template_changes():
     """Two groups of two pods with 4 GPUs each; the new template states 8 for each pod."""
     store = nodes(*[(L4, {GPU: "8"})] * 2)
     pair = facts()._replace(gpus=16.0, needs=Needs(GPU, 8.0, 8.0, 16.0))

@@ -52,7 +52,7 @@ def test_each_image_is_pulled_once_for_a_node(
     assert pulled(warmed, images, known=False) == []
 
 
-def test_namespaces_take_turns_when_a_node_has_room_for_few_images() -> None:
+def test_namespaces_take_turns_when_a_node_has_few_images() -> None:
     crowd = [WorkloadRef("a-crowd", f"w{number}") for number in range(100)]
     warmed = dict.fromkeys([*crowd, B], ("n1",))
     found = pulled(warmed, {ref: f"{ref.namespace}/{ref.name}:1" for ref in warmed})

@@ -161,7 +161,7 @@ async def test_without_the_setting_former_requests_are_removed(requester: Reques
     assert await counts(kube_api, namespace) == {"team-a/llama": 1}
 
 
-async def test_without_setting_and_right_nothing_is_asked_but_the_right(
+async def test_only_the_right_is_asked_for_without_setting_and_right(
     kube_api: KubeApi, connect: Connect, clock: ManualClock, namespace: str
 ):
     user = await kube_api.service_account(namespace, "nobody")
@@ -228,7 +228,7 @@ async def test_buffers_take_the_place_of_placeholders(
 
 
 @pytest.mark.parametrize("answered", [False, True])
-async def test_buffers_that_no_controller_answers_make_way_for_placeholders(
+async def test_placeholders_are_made_when_nothing_answers_buffers(
     requester: Requester, kube_api: KubeApi, namespace: str, clock: ManualClock, answered: bool
 ):
     """Some clouds install the kind alone."""
@@ -333,7 +333,7 @@ async def test_places_for_a_forecast_are_requested_and_given_back(
     assert placed == [0, 3, 3, 3, 0, 0]
 
 
-def test_the_earliest_windows_come_first_and_the_number_is_bounded(requester: Requester):
+def test_earliest_windows_come_first_up_to_a_bound(requester: Requester):
     rows = 200
     tick: TickRecord = Records(rows).tick()
     chain = replace(tick.decision.chain, due_s=tick.now_s + np.arange(rows)[::-1], places=np.ones(rows))

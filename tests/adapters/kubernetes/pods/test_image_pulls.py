@@ -57,7 +57,7 @@ def test_pull_is_running_until_the_kubelet_says_that_it_ended():
     assert pulls.of_pod(("ns", "a-0"), NOW_S) == (70.0, pytest.approx(math.nan, nan_ok=True))
 
 
-def test_events_of_an_earlier_pod_with_the_same_name_do_not_count():
+def test_events_of_an_earlier_pod_of_the_name_do_not_count():
     pulls = ImagePulls(lambda pod: None)
     pulls.put(took(70, NOW_S - 600))
     assert all(map(math.isnan, pulls.of_pod(("ns", "a-0"), NOW_S)))

@@ -78,7 +78,7 @@ def test_growth_of_others_is_believed_when_it_lasts():
     assert others(3.0, 3.0, 5.0 + 2 * SETTLE_S) == 0.0
 
 
-def test_belief_lasts_when_quotas_are_laid_out_anew():
+def test_belief_lasts_when_quotas_are_laid_out_again():
     count, held = Count(), np.array([0.0])
     count.quotas(laid_out(rows("a", "b"), [1]), held, {"b": 2.0}, 0.0)
     again = laid_out(rows("b", "c"), [0, 1])

@@ -52,7 +52,7 @@ def test_model_gets_the_groups_that_may_run_it():
     assert models().wanted([model(nodes="c")], LABELS, frozenset()) == {}
 
 
-def test_limit_of_a_group_is_kept_and_the_first_model_gets_the_room():
+def test_first_model_gets_the_room_within_the_limit_of_a_group():
     found = models().wanted([model(CODE), model(CHAT)], LABELS, frozenset())
     assert [cache.uri for cache in found.values()] == ["hf://org/code:v1"]
     assert len(models().wanted([model(CODE, 50e9), model(CHAT, 50e9)], LABELS, frozenset())) == 2

@@ -82,7 +82,7 @@ def test_writer_is_the_field_manager_of_the_count_of_the_kind():
 
 
 @pytest.mark.parametrize("place", ["selector", "labelSelector", "hpaPodSelector", "scalingTargetSelector"])
-def test_kind_that_is_not_known_has_its_selector_at_a_usual_place(place: str):
+def test_unknown_kind_has_its_selector_at_a_usual_place(place: str):
     row = other_kind("models.example.com", "Model", "v1")
     target = read_custom(row, seen({"replicas": 2}, {place: "app=x"}))
     assert target.ref.api_version == "example.com/v1"

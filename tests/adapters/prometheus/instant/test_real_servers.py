@@ -271,7 +271,7 @@ async def test_a_server_is_found_when_its_engine_reports_nothing(scene: Scene):
     assert [series["metric"]["pod"] for series in found] == ["mute-0"]
 
 
-async def test_engines_are_found_when_only_running_requests_are_missing(scene: Scene):
+async def test_engines_are_found_when_running_requests_are_missing(scene: Scene):
     found = await scene.server.query(partial_pods_query(all_spellings(("x_",))))
     engines = {series["metric"]["pod"]: series["metric"]["metric"] for series in found}
     assert engines == {"partial-0": "triton", "partial-1": "trtllm", "partial-2": "vllm"}

@@ -59,7 +59,7 @@ def exposition(end_s: float) -> str:
     return "\n".join(lines) + "\n# EOF\n"
 
 
-async def test_prices_and_ways_of_paying_are_read_and_doubtful_ones_named(tmp_path):
+async def test_prices_are_read_and_doubtful_ones_named(tmp_path):
     end_s = time.time() // 60 * 60
     async with filled_prometheus(tmp_path, exposition(end_s)) as server:
         settings = PrometheusSettings(url=server.url)

@@ -168,7 +168,7 @@ async def test_each_query_spans_a_day_and_the_last_comes_first():
     assert sum(steps) == 2 * STEPS
 
 
-async def test_every_selector_of_a_token_query_has_the_configured_matchers():
+async def test_every_selector_of_a_token_query_has_the_matchers():
     server = Server()
     async with serving(server.answer) as url:
         history = RecentHistory(PrometheusSettings(url=url, selector='cluster="prod"'), Clock())
@@ -177,7 +177,7 @@ async def test_every_selector_of_a_token_query_has_the_configured_matchers():
         assert len(re.findall(r"\w\{", query)) == query.count('cluster="prod"}') > 0
 
 
-async def test_a_refused_batch_is_not_queried_again_and_loses_only_itself():
+async def test_refused_batch_loses_itself_and_is_not_queried_again():
     server = Server("large-0", "small-0")
     server.refused = {"large"}
     pods = [("team", f"large-{number}", 0) for number in range(250)]
@@ -200,7 +200,7 @@ async def test_what_was_read_before_a_server_fails_is_kept():
     assert len(server.spans) == 4 + 2
 
 
-async def test_a_server_that_refuses_all_is_unavailable_after_two_queries():
+async def test_server_is_unavailable_when_it_refuses_two_queries():
     server = Server()
     server.refused = {"large", "small"}
     pods = [("team", f"large-{number}", 0) for number in range(250)]

@@ -129,7 +129,7 @@ def test_start_on_a_node_that_holds_weights_waits_until_it_is_up() -> None:
     assert second.ready_s > second.started_s + 50
 
 
-def test_a_node_that_was_requested_ahead_leaves_image_and_weights_to_the_start() -> None:
+def test_start_has_image_and_weights_when_a_node_came_ahead() -> None:
     of = case(uncached_s=240.0)
     start = begun(of, "fresh", now_s=500.0, node=Machine(8, up_s=400.0))
     assert start.ready_s == pytest.approx(500 + 60 + 180 * 70.7 / 170.7, rel=1e-3)

@@ -196,7 +196,7 @@ def test_requested_places_make_nodes_come() -> None:
     assert asked.nodes(70.0) == (2, 2)
 
 
-def test_requested_places_take_free_room_before_a_node_is_created() -> None:
+def test_requested_places_take_free_room_before_new_nodes() -> None:
     asked = Requests()
     asked.place(0.0)
     asked.keep(1, now_s=1.0)

@@ -90,7 +90,7 @@ GROUP = group_facts(facts_of(limits={"nvidia.com/gpu": "8"}), [(CLAIMED, 3)])
 
 
 @pytest.mark.parametrize("facts", [CLAIMED, BY_CLASS, MAPPED, WITH_NIC, GROUP])
-def test_gpus_of_dra_are_unknown_and_not_zero_without_its_objects(facts: Facts):
+def test_gpus_of_dra_are_unknown_without_its_objects(facts: Facts):
     assert math.isnan(facts.gpus)
     (settled,) = Cluster(classes=()).settle(facts)
     assert math.isnan(settled.gpus)
@@ -307,7 +307,7 @@ def test_alternatives_are_not_mixed_on_one_node():
         ({"firstAvailable": [request(DRIVER)] * 65}, "more than 64 requests and alternatives"),
     ],
 )
-def test_request_that_is_not_understood_is_unknown_with_its_reason(asked: Mapping[str, Any], reason: str):
+def test_request_is_unknown_with_a_reason_when_not_understood(asked: Mapping[str, Any], reason: str):
     cluster = of_eight("a")
     cluster.template("odd", asked)
     assert reason in unclear(cluster, facts_of("odd"))
@@ -368,7 +368,7 @@ def test_extended_resource_of_a_class_counts_its_devices():
     assert usage.groups.used_by_others.tolist() == [1.0]  # the pod and its claim are one
 
 
-def test_nodes_with_a_device_plugin_and_with_a_driver_are_one_pool():
+def test_nodes_with_plugin_and_with_driver_are_one_pool():
     classes = [device_class(DRIVER, "device.driver == 'gpu.nvidia.com'", extendedResourceName="nvidia.com/gpu")]
     cluster = Cluster(["driven"], classes)
     cluster.nodes.put(node("plugged", {}, allocatable={"nvidia.com/gpu": "8"}))
