@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from autoscaler.adapters.kubernetes.api.client import Kube
-from autoscaler.adapters.kubernetes.api.listing import list_all
+from autoscaler.adapters.kubernetes.api.scaling_rules import read_cluster
 from autoscaler.adapters.prometheus.range.reader import RangeReader
 from autoscaler.adapters.prometheus.range.scaling_queries import (
     MAX_QUERIES,
@@ -24,24 +23,7 @@ from autoscaler.ports import Unavailable
 from autoscaler.report.load import Load, Profiles
 from autoscaler.report.rule import RuleColumn, assign, settings_of
 
-RULE_KINDS = (
-    "scaledobjects.keda.sh",
-    "horizontalpodautoscalers.autoscaling",
-    "deployments.apps",
-    "inferenceservices.serving.kserve.io",
-    "services.serving.knative.dev",
-)
 MOST_NOTES = 40
-
-Objects = Sequence[Mapping[str, object]]
-
-
-async def read_cluster(settings: KubeSettings, namespaces: Sequence[str]) -> tuple[Objects, tuple[str, ...]]:
-    """Return the objects of a cluster that may be scaling rules, and problems. Raises ApiError."""
-    async with Kube.connect(settings) as kube:
-        listed = await list_all(kube, namespaces, RULE_KINDS)
-    problems = (f"scaling rules of kind {kind}: {why}" for kind, why in sorted(listed.problems.items()))
-    return listed.objects, tuple(problems)
 
 
 def check_files(files: Sequence[Path]) -> None:

@@ -181,6 +181,7 @@ def run_experiment(given: dict[str, Any], work: Callable[[ExperimentOptions], in
 
 
 def _make_options(given: dict[str, Any], gpus: float | None) -> ExperimentOptions:
+    from autoscaler.config.settings import KubeSettings
     from autoscaler.lab.commands.options import ExperimentOptions
 
     return ExperimentOptions(
@@ -210,6 +211,7 @@ def _make_options(given: dict[str, Any], gpus: float | None) -> ExperimentOption
         html=given["html"],
         ray=given["ray"],
         jobs=given["jobs"],
+        kube=KubeSettings(context=given["context"]) if given.get("cluster") else None,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from autoscaler.cli.experiment import Greedy, experiment_options, run_experiment
-from autoscaler.cli.options import prometheus_options, refuse_unused
+from autoscaler.cli.options import context_option, prometheus_options, refuse_unused
 from autoscaler.cli.param_types import FOLDER, READABLE_FILE, DurationParam, MomentParam, WorkloadName
 from autoscaler.cli.process import exit_with
 from autoscaler.cli.settings import prometheus_settings
@@ -47,6 +47,8 @@ STEP_S = 15.0  # of history
     type=DurationParam(),
     help="Resolution at which Prometheus is read; at least the scrape interval; default: 15s.",
 )
+@click.option("--cluster", is_flag=True, help="Read your own scaling rules from the cluster, too.")
+@context_option
 @experiment_options
 def replay(
     ticks: Path | None,
@@ -71,6 +73,8 @@ def replay(
         raise click.UsageError("give either --prometheus URL or --ticks FILE")
     if start is not None and end - start < 1:  # `now` twice lies some microseconds apart
         raise click.UsageError(f"--start is {_moment(start)}; it must be before --end, {_moment(end)}")
+    if given["context"] and not given["cluster"]:
+        raise click.UsageError("--context has no effect without --cluster")
     if ticks is not None:
         if step is not None:
             raise click.UsageError(

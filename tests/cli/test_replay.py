@@ -66,6 +66,10 @@ SPAN = ("--start", "2026-01-01T00:00:00Z", "--end")
             "from --start to --end are 15s, 1 step of 15s; allowed: 2 to ",
         ),
         (("--workload", "team/llama", "--ticks", __file__, "--against", "no.yaml"), "no.yaml: error: document: cannot"),
+        (
+            ("--workload", "team/llama", "--ticks", __file__, "--context", "a"),
+            "--context has no effect without --cluster",
+        ),
         (("--workload", "team/llama", "--ticks", __file__, "--tuned"), "--tuned has no effect without --against"),
         (("--workload", "team/llama", "--ticks", __file__, "--step", "15s"), "--step applies to --prometheus only"),
         (("--workload", "team/llama", "--prometheus", "http://x", "--rate-window", "1m"), "--rate-window"),

@@ -12,6 +12,7 @@ from autoscaler.config.policy.parse import load, read_policies
 from autoscaler.config.policy.schema import Policy
 from autoscaler.config.rules.read import NONE, read_files
 from autoscaler.config.rules.rule import Rule
+from autoscaler.config.settings import KubeSettings
 from autoscaler.config.yaml import SUFFIXES
 from autoscaler.lab.baselines import BASELINES
 from autoscaler.lab.report import output_files
@@ -50,6 +51,7 @@ class ExperimentOptions:
     html: Path | None
     ray: bool
     jobs: int | None
+    kube: KubeSettings | None = None  # of the cluster whose scaling rules are read; None: none
     usd_per_gpu_hour: float = math.nan  # NaN: the list price of the profile's GPU
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +13,9 @@ from rich.console import Console
 
 from autoscaler.adapters.prometheus.range.history import PrometheusHistory
 from autoscaler.adapters.prometheus.range.resample import WorkloadHistory
-from autoscaler.adapters.prometheus.range.scaling_queries import ScalingQueries
-from autoscaler.config.rules.read import NONE
-from autoscaler.config.rules.rule import Rule
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.values import show_duration
-from autoscaler.lab.baselines.own_rule import OpenSeries, RuleSetting
+from autoscaler.lab.baselines.own_rule import RuleSetting
 from autoscaler.lab.commands.comparison import (
     check_learning,
     check_longer_than_learning,
@@ -28,7 +25,8 @@ from autoscaler.lab.commands.comparison import (
     set_start_replicas,
     write_results,
 )
-from autoscaler.lab.commands.options import ExperimentOptions, check_outputs, load_policy, read_rules, select_baselines
+from autoscaler.lab.commands.options import ExperimentOptions, check_outputs, load_policy, select_baselines
+from autoscaler.lab.commands.own_rules import read_own_rules, rules_in_files
 from autoscaler.lab.compare.experiment import Experiment, check_cases
 from autoscaler.lab.compare.result import ACTUAL, RECORDED, PolicyRun
 from autoscaler.lab.compare.run_result import run_case
@@ -37,8 +35,6 @@ from autoscaler.lab.replay.inputs.from_history import RecordedScaler, count_repl
 from autoscaler.lab.replay.inputs.from_ticks import read as read_ticks
 from autoscaler.lab.report.progress_bar import ProgressBar
 from autoscaler.sim.engine import profile_file
-
-RULE_STEP_S = 15.0  # as often as an HPA looks
 
 
 def replay(
@@ -60,11 +56,7 @@ def replay(
     with ProgressBar(f"reading {namespace}/{name}", console) as progress:
         reading = PrometheusHistory(settings).read(namespace, name, start_s, end_s, step_s=step_s, progress=progress)
         past = asyncio.run(reading)  # only the read runs in a loop, so that Ctrl-C interrupts the computation at once
-    rules: list[RuleSetting] = []
-    problems: tuple[str, ...] = ()
-    if own_rules(options, workload):
-        with ProgressBar("reading the queries of scaling rules", console):
-            rules, problems = asyncio.run(_read_rules(options, settings, workload, past))
+        rules, problems = asyncio.run(read_own_rules(options, settings, workload, past))
     return replay_past(options, replace(past, problems=(*past.problems, *problems)), f"{namespace}/{name}", rules)
 
 
@@ -78,39 +70,8 @@ def replay_ticks(
     start_s, end_s = interval
     with ProgressBar(f"reading {file.name}", Console(stderr=True)) as progress:
         past = read_ticks(file, name, -math.inf if start_s is None else start_s, end_s, progress)
-    return replay_past(options, past, name, [RuleSetting(rule, past.start_s) for rule in own_rules(options, workload)])
-
-
-async def _read_rules(
-    options: ExperimentOptions, settings: PrometheusSettings, workload: tuple[str, str], past: WorkloadHistory
-) -> tuple[list[RuleSetting], tuple[str, ...]]:
-    """Return the rules with what their queries gave in the past, and problems."""
-    queries = ScalingQueries(settings)
-    recorded, problem = await queries.recorded()
-    rules = own_rules(options, workload, recorded)
-    asked = list(dict.fromkeys(query for rule in rules for query in rule.queries))
-    end_s = past.start_s + past.duration_s
-    results, problems = await queries.read(asked, past.start_s, end_s, RULE_STEP_S) if asked else ({}, ())
-    series = {
-        query: OpenSeries(time_s - past.start_s, value, several) for query, (time_s, value, several) in results.items()
-    }
-    told = (problem, *problems) if problem and asked else problems
-    return [RuleSetting(rule, past.start_s, series) for rule in rules], told
-
-
-def own_rules(
-    options: ExperimentOptions, workload: tuple[str, str], recorded: Mapping[str, str] = NONE
-) -> tuple[Rule, ...]:
-    """Return the scaling rules for a workload in the files of `--against`.
-
-    Raises PolicyError, or ValueError if all rules are for other workloads.
-    """
-    rules = read_rules(options.against, recorded)
-    ours = tuple(rule for rule in rules if rule.is_for(*workload))
-    if rules and not ours:
-        others = ", ".join(f"{rule.title} for {rule.target}" for rule in rules)
-        raise ValueError(f"--against: no scaling rule for {'/'.join(workload)} among {others}")
-    return ours
+    rules, problems = asyncio.run(read_own_rules(options, None, workload, past))
+    return replay_past(options, replace(past, problems=(*past.problems, *problems)), name, rules)
 
 
 def replay_past(options: ExperimentOptions, past: WorkloadHistory, name: str, rules: Sequence[RuleSetting] = ()) -> int:
@@ -160,7 +121,7 @@ def replay_past(options: ExperimentOptions, past: WorkloadHistory, name: str, ru
 def _check_options(options: ExperimentOptions, workload: tuple[str, str]) -> None:
     """Check the options that need no history, before a read that may take minutes. Raises as a replay would."""
     select_baselines(options.against)
-    own_rules(options, workload)
+    rules_in_files(options, workload)
     _, replica_spec = profile_file.find(options.profile)
     none = np.zeros(0, np.int64)
     case, _ = make_case(

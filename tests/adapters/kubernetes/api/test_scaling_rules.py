@@ -1,10 +1,16 @@
-"""Scaling rules of a real cluster, as `report --cluster` reads them."""
+"""Scaling rules of a real cluster, as `report --cluster` and `replay --cluster` read them."""
+
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from autoscaler.app.report_rules import read_cluster
+from autoscaler.adapters.kubernetes.api.scaling_rules import read_cluster
+from autoscaler.adapters.prometheus.range.resample import WorkloadHistory
 from autoscaler.config.rules.read import read_objects
 from autoscaler.config.settings import KubeSettings
+from autoscaler.lab.commands.options import ExperimentOptions
+from autoscaler.lab.commands.own_rules import read_own_rules
 from tests.harness.kube_api import KubeApi
 
 SCALED = {"name": "llama"}
@@ -54,3 +60,11 @@ async def test_rules_of_a_namespace_are_read(
         f"ScaledObject {namespace}/llama",
     ]
     assert all(rule.metrics or rule.knative for rule in rules)
+    options = cast(ExperimentOptions, SimpleNamespace(against=(), kube=KubeSettings()))
+    past = cast(WorkloadHistory, SimpleNamespace(start_s=0.0, duration_s=60.0))
+    (setting,), told = await read_own_rules(options, None, (namespace, "qwen"), past)
+    assert (setting.rule.title, told) == (f"HorizontalPodAutoscaler {namespace}/qwen", ())
+    assert await read_own_rules(options, None, (namespace, "other"), past) == (
+        [],
+        (f"the cluster has no scaling rule for {namespace}/other",),
+    )
