@@ -55,6 +55,7 @@ def settings_of(
         setting = None if rule is None else RuleSetting(rule, start_s, series)
         if setting is not None:
             notes += setting.lines()
+            notes += _selects_all(setting.rule) if len(rules) > 1 else []
             try:
                 setting.check()
             except ValueError as error:
@@ -62,6 +63,14 @@ def settings_of(
                 setting = None
         found.append(setting)
     return found, list(dict.fromkeys(notes))
+
+
+def _selects_all(rule: Rule) -> list[str]:
+    """Say which queries have no label matcher: in the cluster they count every workload."""
+    places = [each.place for each in rule.metrics if isinstance(each.source, Closed) and "{" not in each.query]
+    if not places or rule.keda is None:
+        return []
+    return [f"{rule.title}: {', '.join(places)}: no label selects the workload; here only its own series count"]
 
 
 @dataclass

@@ -97,6 +97,13 @@ def test_rules_find_their_services_and_others_are_named() -> None:
     assert chosen == [None] and notes == ["no service in the history for ScaledObject a"]
 
 
+def test_query_that_selects_every_workload_is_told() -> None:
+    one, other = rule(prometheus(RATE, "6")), rule(prometheus('sum(vllm:num_requests_waiting{namespace="a"})'))
+    assert any("no label selects the workload" in note for note in settings_of([one, None], START_S, {})[1])
+    for rules in ([one], [other, None]):
+        assert not any("no label selects" in note for note in settings_of(rules, START_S, {})[1])
+
+
 def test_rule_that_cannot_be_evaluated_is_told() -> None:
     settings, notes = settings_of([rule(prometheus("sum(other)"))], START_S, {})
     assert settings == [None]

@@ -17,6 +17,7 @@ from typing import Any
 MAX_CHARS = 2000
 MAX_TOKENS = 400
 MAX_DEPTH = 40
+TRIED = (0.0, 0.5, 1.0, 10.0, 1000.0)
 MAX_STEPS = 20_000  # of one evaluation; predicates in predicates multiply
 
 Value = float | int | bool | None | list[Any]
@@ -77,6 +78,15 @@ class Formula:
         if not math.isfinite(result):
             raise ValueError(f"it gives {result}")
         return result
+
+    def doubt(self) -> str:
+        """Return for which equal values of all triggers it cannot be computed, and why; "": for none that was tried."""
+        for value in TRIED:
+            try:
+                self.compute(dict.fromkeys(self.names, value))
+            except ValueError as error:
+                return f"where all triggers are {value:g}, {error}"
+        return ""
 
 
 def read_formula(text: str, names: Sequence[str]) -> Formula:

@@ -26,6 +26,8 @@ MAX_NESTING = 40
 MAX_RULES = 8  # recording rules that refer to one another
 MAX_WINDOW_S = 6 * 3600.0  # what a simulation remembers
 MAX_STEPS = 400  # of a subquery
+MAX_WORK = 5000  # samples and steps for one value: subqueries in subqueries multiply
+SCRAPE_S = 15.0  # usual time between two samples
 SUBQUERY_STEP_S = 60.0  # Prometheus' default, its evaluation interval
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|`[^`]*`|[\w:.]+|\S', re.ASCII)
@@ -48,6 +50,8 @@ _OF_PODS = frozenset(
 # Labels that split the series of a pod: a matcher on one of them selects a part that no simulation has.
 _PARTS = frozenset({"finished_reason", "reason", "source", "status", "status_code", "code", "lora_name", "priority"})
 _NAMESPACES = frozenset({namespace for namespace, _ in POD_LABELS})
+
+_ENGINES = re.compile(r"([a-z]{1,20}_)?(vllm|sglang)[:_]|tgi_|trtllm_|nv_trt_llm_|DCGM_FI_", re.ASCII)
 
 RATES = frozenset({"rate", "irate", "increase"})
 OVER_TIME = frozenset(
@@ -137,6 +141,10 @@ class _Recognizer:
     def whole(self, query: str) -> QueryPart:
         node = self._read(parse(query))
         _check_counters(node)
+        if (work := _work(node)) > MAX_WORK:
+            raise NotRecognized(
+                f"it takes {work:,.0f} samples and steps for one value; at most {MAX_WORK:,} are computed"
+            )
         if not node.columns():
             raise NotRecognized("it depends on no signal of the workload")
         return node
@@ -182,6 +190,8 @@ class _Recognizer:
         if name in self._recorded:
             return self._follow(name, _seconds(part.offset))
         signal = query_signals().get(name)
+        if signal is None and _ENGINES.match(name):
+            raise NotRecognized(f"{name[:120]} is not simulated")
         if signal is None:
             raise NotRecognized(f"{name[:120] or 'a selector without a name'} is no metric whose meaning is known")
         if not math.isnan(bucket) and signal.shape is not SeriesShape.HISTOGRAM:
@@ -295,6 +305,14 @@ def _check_counters(node: QueryPart, inside: str = "") -> None:
         return
     for part in node.parts:
         _check_counters(part, node.name if node.name == "histogram_quantile" else inside)
+
+
+def _work(node: QueryPart) -> float:
+    """Return how many samples and steps one value takes, about."""
+    inner = 1 + sum(map(_work, node.parts))
+    if node.kind != "range" or node.name in RATES:
+        return inner
+    return inner * max(node.window_s / (node.step_s or SCRAPE_S), 1)
 
 
 def _shift(node: QueryPart, offset_s: float) -> QueryPart:

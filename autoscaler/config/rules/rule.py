@@ -206,6 +206,8 @@ class Rule:
                 )
                 lines.append(f"{read}: {each.place}: {each.source.reason}: {each.query[:SHOWN_CHARS]}")
         lines += [f"left out: {each.place} ({each.kind}): {each.reason}" for each in self.left_out]
+        if self.keda is not None and self.keda.modifiers and (doubt := self.keda.modifiers.formula.doubt()):
+            lines.append(f"the formula fails, as in KEDA: {doubt}")
         return lines + ([ASLEEP] if self._stays_at_zero() else [])
 
     def _stays_at_zero(self) -> bool:

@@ -81,6 +81,20 @@ def test_result_that_keda_refuses_is_named(text: str, problem: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "doubt"),
+    [
+        ("max(a / 4, 1.0)", ""),
+        ("max(a / 4, 1)", "where all triggers are 0, it gives 1, which is not a float"),
+        ("a > 5 ? 5 : a", "where all triggers are 10, it gives 5, which is not a float"),
+        ("b / a", "where all triggers are 0, it gives nan"),
+    ],
+)
+def test_values_for_which_a_formula_fails_are_named(text: str, doubt: str) -> None:
+    found = read_formula(text, ["a", "b"]).doubt()
+    assert found.startswith(doubt) and bool(found) == bool(doubt)
+
+
+@pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("other + 1", "'other' is not understood; triggers with a name: a"),
