@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -83,7 +84,7 @@ class Pods:
     stuck: BoolColumn  # reporting, but their requests make no progress
     newly_ready: BoolColumn  # have just become ready and have no reading yet; they hardly have load
 
-    @property
+    @cached_property
     def counts(self) -> BoolColumn:
         """Pods that make progress, and whose reading is recent."""
         return self.reporting & ~self.stuck
@@ -138,12 +139,12 @@ class GroupedPods:
     grown: Mapping[str, FloatColumn]  # float64[P], increase since the last reading, likewise
     by_workload: GroupBy
 
-    @property
+    @cached_property
     def ended(self) -> FloatColumn:
         """Requests that ended or were refused since the last reading; float64[P]."""
         return self.grown["finished"] + or_zero(self.grown["rejections"])
 
-    @property
+    @cached_property
     def worked(self) -> BoolColumn:
         """Pods that have done something since the last reading; bool[P]."""
         return np.asarray((self.grown["generation_tokens"] > 0) | (self.ended > 0))
