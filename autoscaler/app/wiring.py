@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -141,14 +141,15 @@ async def connect_cluster(
         actuator=RecordingActuator(),
         policies=policies,
         woken=woken,
-        problems=fleet.problems,
         background=[("cluster", fleet.run)],
         fetches_weights=settings.weights and settings.mode is not Mode.DRY_RUN,
     )
-    leadership = elector or parts.leadership
-    publisher = _plan_weights(parts, kube, fleet, settings, writes.manager, leadership) if settings.weights else None
-    shared: list[Callable[[], str]] = [lambda: elector.problem] if elector is not None else []
-    parts.detail = lambda: _cluster_detail(fleet, shared, parts.problems(), quotas)
+    cluster = _Cluster(kube, fleet, writes.manager, [fleet.problems], [])
+    parts.problems = lambda: _joined(*(problems() for problems in cluster.of_workloads))
+    parts.detail = lambda: _cluster_detail(cluster, parts.problems(), quotas)
+    publisher = _plan_weights(parts, cluster, settings, elector or parts.leadership) if settings.weights else None
+    if elector is not None:
+        cluster.problems.append(lambda: elector.problem)
     if settings.mode is Mode.DRY_RUN:
         return parts
 
@@ -158,29 +159,11 @@ async def connect_cluster(
         parts.background.append(("leader election", elector.run))
     sleeper = EngineSleep(settings.scrape or ScrapeSettings(), clock, parts.leadership)
     parts.sleeper = await stack.enter_async_context(sleeper)
-    parts.problems = lambda: _joined(fleet.problems(), sleeper.problems())
+    cluster.of_workloads.append(sleeper.problems)
     events = EventRecorder(kube, clock)
     parts.recorders.append(events)
     parts.background.append(("events", events.run))
-    requests = settings.node_requests or NodeRequests()
-    requester = NodeRequester(
-        kube,
-        clock,
-        requests,
-        settings.lease,
-        writes.manager,
-        fleet.needs_of,
-        parts.leadership,
-        fleet.image_of,
-        warmed=lambda: publisher.warmed if publisher is not None else {},
-    )
-    if settings.node_requests is None:
-        parts.background.append(("former node requests", requester.remove_leftovers))
-    else:
-        parts.recorders.append(requester)
-        parts.requests_nodes = requester.can_request
-        parts.background.append(("node requests", requester.run))
-        shared.append(lambda: requester.problem)
+    _request_nodes(parts, cluster, settings, publisher)
     costs = None
     if settings.deletion_cost:
         costs = DeletionCosts(
@@ -189,38 +172,79 @@ async def connect_cluster(
     if settings.mode is Mode.DIRECT:
         parts.actuator = ScaleActuator(kube, writes, parts.leadership, fleet.kinds, costs)
         parts.manual_overrides = fleet.manual_overrides
-        return parts
-
-    assert settings.keda
-    answers, calls = Answers(clock, parts.leadership), Calls()
-    parts.actuator = CostsBefore(answers, costs, clock) if costs is not None else answers
-    parts.recorders.append(answers)
-    metrics.registry.register(KedaCollector(answers, calls))
-    service = KedaService(answers, fleet, lambda: policies.book)
-    server = await stack.enter_async_context(KedaServer(settings.keda, service, parts.leadership, calls))
-    parts.problems = lambda: _joined(
-        fleet.problems(), sleeper.problems(), answers.zero_risks, answers.refusals.by_workload()
-    )
-    parts.detail = lambda: {
-        **_cluster_detail(fleet, shared, parts.problems(), quotas),
-        "keda_problem": server.problem,
-        "keda_refused": answers.refusals.unknown()[:MAX_PROBLEMS],
-    }
+    else:
+        await _answer_keda(stack, parts, cluster, settings, metrics, costs)
     return parts
 
 
-def _plan_weights(
-    parts: LoopParts, kube: Kube, fleet: KubeFleet, settings: Settings, manager: str, leadership: Leadership
-) -> WishPublisher:
+class _Cluster(NamedTuple):
+    """A cluster that is watched, and what is told of it."""
+
+    kube: Kube
+    fleet: KubeFleet
+    manager: str  # of the fields that this installation owns
+    of_workloads: list[Callable[[], Mapping[WorkloadRef, str]]]  # return problems of workloads
+    problems: list[Callable[[], str]]  # return a problem of the whole process each, or ""
+
+
+def _request_nodes(parts: LoopParts, cluster: _Cluster, settings: Settings, publisher: WishPublisher | None) -> None:
+    """Request nodes ahead where that is turned on, else remove what was requested when it was."""
+    requester = NodeRequester(
+        cluster.kube,
+        parts.clock,
+        settings.node_requests or NodeRequests(),
+        settings.lease,
+        cluster.manager,
+        cluster.fleet.needs_of,
+        parts.leadership,
+        cluster.fleet.image_of,
+        warmed=lambda: publisher.warmed if publisher is not None else {},
+    )
+    if settings.node_requests is None:
+        parts.background.append(("former node requests", requester.remove_leftovers))
+        return
+    parts.recorders.append(requester)
+    parts.requests_nodes = requester.can_request
+    parts.background.append(("node requests", requester.run))
+    cluster.problems.append(lambda: requester.problem)
+
+
+async def _answer_keda(
+    stack: AsyncExitStack,
+    parts: LoopParts,
+    cluster: _Cluster,
+    settings: Settings,
+    metrics: Metrics,
+    costs: DeletionCosts | None,
+) -> None:
+    """Answer the calls of KEDA, which sets the counts."""
+    assert settings.keda
+    answers, calls = Answers(parts.clock, parts.leadership), Calls()
+    parts.actuator = CostsBefore(answers, costs, parts.clock) if costs is not None else answers
+    parts.recorders.append(answers)
+    metrics.registry.register(KedaCollector(answers, calls))
+    service = KedaService(answers, cluster.fleet, lambda: parts.policies.book)
+    server = await stack.enter_async_context(KedaServer(settings.keda, service, parts.leadership, calls))
+    cluster.of_workloads.extend((lambda: answers.zero_risks, answers.refusals.by_workload))
+    of_cluster = parts.detail
+    parts.detail = lambda: {
+        **of_cluster(),
+        "keda_problem": server.problem,
+        "keda_refused": answers.refusals.unknown()[:MAX_PROBLEMS],
+    }
+
+
+def _plan_weights(parts: LoopParts, cluster: _Cluster, settings: Settings, leadership: Leadership) -> WishPublisher:
     """Add the plan of weights, which is published in the namespace of the Lease. In dry-run it is only shown."""
+    fleet = cluster.fleet
     publisher = WishPublisher(
-        kube,
+        cluster.kube,
         parts.clock,
         fleet.inventory,
         fleet.weights.reports,
         leadership,
         settings.lease.namespace,
-        manager,
+        cluster.manager,
         publishes=settings.mode is not Mode.DRY_RUN,
         local_models=fleet.local_models,
         may_pin=lambda namespace: (limits := parts.policies.book.limits) is None or limits.may_pin_weights(namespace),
@@ -251,15 +275,12 @@ def _joined(*of_workloads: Mapping[WorkloadRef, str]) -> dict[WorkloadRef, str]:
 
 
 def _cluster_detail(
-    fleet: KubeFleet,
-    shared: Sequence[Callable[[], str]],
-    problems: Mapping[WorkloadRef, str],
-    quotas: QuotaFiles | None,
+    cluster: _Cluster, problems: Mapping[WorkloadRef, str], quotas: QuotaFiles | None
 ) -> dict[str, Any]:
-    """shared: return a problem of the whole process each, or ""."""
+    fleet, of_process = cluster.fleet, [problem() for problem in cluster.problems]
     in_file = quotas.problem.splitlines() if quotas is not None else []
     return {
-        "cluster_problems": [*filter(None, (problem() for problem in shared)), *fleet.watch_problems()][:MAX_PROBLEMS],
+        "cluster_problems": [*filter(None, of_process), *fleet.watch_problems()][:MAX_PROBLEMS],
         "workload_problems": by_name(problems, MAX_PROBLEMS),
         "obstructed_workloads": by_name(fleet.obstructed(), MAX_PROBLEMS),
         "pool_limits": fleet.limits()[:MAX_PROBLEMS],
