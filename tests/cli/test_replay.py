@@ -15,6 +15,8 @@ from click.testing import Result
 
 from autoscaler.adapters.console import JsonLines
 from autoscaler.config.policy.parse import load
+from autoscaler.config.rules.read import read_files
+from autoscaler.lab.baselines.own_rule import OwnRule, RuleSetting
 from autoscaler.lab.replay.case import Case, Goal, View
 from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.lab.replay.run import run
@@ -273,6 +275,31 @@ async def test_history_is_replayed_from_a_real_server(
     assert written["requests"] == pytest.approx(len(trace.arrival_s), rel=0.02)
     assert by_name["recorded"]["gpu_hours"] == pytest.approx(by_name["actual"]["gpu_hours"], rel=0.15)
     assert by_name["recorded"]["attainment_ttft"] == pytest.approx(by_name["actual"]["attainment_ttft"], abs=0.05)
+
+
+@pytest.mark.integration
+async def test_own_rule_repeats_what_it_did(tmp_path: Path) -> None:
+    """A rule scaled the workload of this history, so its row is close to what happened."""
+    out, file = tmp_path / "proof.json", tmp_path / "rule.yaml"
+    file.write_text(RULE.replace("count(vllm:cache_config_info) or count(vllm:iterations)", "max(up)"))
+    (rule,) = read_files([file])
+    trace = synthetic.poisson([6.0, 12.0, 6.0, 12.0], 675.0, prompt=800, output=120)
+    case = Case(trace, synthetic.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0)
+    witness, _ = witnessed(case, OwnRule(RuleSetting(rule, 0.0), case.start_replicas))
+    begin_s = float(int(datetime.now(UTC).timestamp() - 86_400) // 3600 * 3600)
+    moments = [datetime.fromtimestamp(begin_s + after_s, UTC).isoformat() for after_s in (0, 2700)]
+    interval = ("--start", moments[0], "--end", moments[1])
+    async with prometheus_with(tmp_path, tuple(samples(witness, begin_s, "team", "llama"))) as server:
+        result = await asyncio.to_thread(
+            invoke,
+            *("replay", "--prometheus", server.url, "--workload", "team/llama", *interval),
+            *(*PROFILE, "--against", file, "--json", out),
+        )
+    assert result.exit_code == 0, result.output
+    by_name = {policy["name"]: policy for policy in json.loads(out.read_text())["policies"]}
+    own, actual = by_name["ScaledObject team/llama"], by_name["actual"]
+    assert own["gpu_hours"] == pytest.approx(actual["gpu_hours"], rel=0.1)
+    assert own["scale_ups"] == pytest.approx(actual["scale_ups"], abs=3)
 
 
 @pytest.mark.integration

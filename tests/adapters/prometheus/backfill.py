@@ -9,7 +9,6 @@ import numpy as np
 
 from autoscaler.lab.replay.case import Case, ReplicaRows, RunOutcome, Scaler, Totals, View
 from autoscaler.lab.replay.engine.state import GAP_BOUNDS, TTFT_BOUNDS
-from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.lab.replay.run import run
 from tests.harness.process import require_binary
 
@@ -54,7 +53,7 @@ class Witness:
         return self.other.decide(view)
 
 
-def witnessed(case: Case, scaler: PolicyScaler) -> tuple[Witness, RunOutcome]:
+def witnessed(case: Case, scaler: Scaler) -> tuple[Witness, RunOutcome]:
     witness = Witness(scaler)
     return witness, run(case, witness)
 
