@@ -6,11 +6,13 @@ draws of cold starts; the order of the draws depends on scaling decisions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from autoscaler.config.prices import find_price
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import Change, ChangeStatus, Outcome
@@ -215,6 +217,8 @@ class Simulation:
             return met / decided if decided else None
 
         gpu_share = float(self._gpu_share[row])
+        product = self.scenario.pools[sim_workload.setup.deployment.pool].pool.product
+        cost = find_price(Pool("nvidia.com/gpu", product), {}, {}).times(sim_workload.gpu_s / 3600)
         return WorkloadSummary(
             name=str(self._workloads[row].ref),
             arrived=sim_workload.router.arrived,
@@ -230,6 +234,8 @@ class Simulation:
             static_gpu_hours=sim_workload.peak_devices * gpu_share * (self.now_s - self._start_s) / 3600,
             scale_ups=sim_workload.scale_ups,
             scale_downs=sim_workload.scale_downs,
+            usd=None if math.isnan(cost.usd) else cost.usd,
+            price_note=cost.why,
         )
 
     def _advance_engines(self, to_s: float) -> None:

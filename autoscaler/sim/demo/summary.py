@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from autoscaler.core.model.money import Money, Price
 from autoscaler.sim.engine.request import Ending, Request
 
 VERSION = 1
@@ -79,6 +80,8 @@ class WorkloadSummary:
     static_gpu_hours: float
     scale_ups: int
     scale_downs: int
+    usd: float | None = None  # `gpu_hours` at list prices; None: no price
+    price_note: str = ""  # why there is no price, or why it may be too high
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,14 @@ class Summary:
         return (
             f"In {self.simulated_s / 3600:.1f} simulated hours {told['requests']:,} requests came to "
             f"{len(self.workloads)} workloads{served}. Their replicas held {told['gpu_hours']:.1f} GPU-hours; "
-            f"the largest counts, kept all the time, would have held {told['static_gpu_hours']:.1f}."
+            f"the largest counts, kept all the time, would have held {told['static_gpu_hours']:.1f}. "
+            f"The GPU-hours cost {self.cost().say('workload')}."
+        )
+
+    def cost(self) -> Money:
+        """Return what the replicas cost at list prices."""
+        return Money.sum(
+            (each.name, Price(math.nan if each.usd is None else each.usd, each.price_note)) for each in self.workloads
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -110,6 +120,7 @@ class Summary:
             A request is decided when it ended, or when it waits and is already late
         gpu_hours: of all pods, from binding to a node to their end; a slice counts as its fraction of the GPU
         static_gpu_hours: the same if each workload had kept its largest number of pods all the time
+        cost: of `gpu_hours` at list prices: `usd` of `priced` of `parts` workloads, and those left out or too high
         scale_ups, scale_downs: changes of a replica count
         errors: requests lost with a pod
         crashes: pods that failed
@@ -126,6 +137,7 @@ class Summary:
             "attainment": round(attained / sum(weights), 5) if sum(weights) else None,
             "gpu_hours": round(sum(workload.gpu_hours for workload in self.workloads), 3),
             "static_gpu_hours": round(sum(workload.static_gpu_hours for workload in self.workloads), 3),
+            "cost": self.cost().to_json(),
             "scale_ups": sum(workload.scale_ups for workload in self.workloads),
             "scale_downs": sum(workload.scale_downs for workload in self.workloads),
             "errors": sum(workload.failed for workload in self.workloads),

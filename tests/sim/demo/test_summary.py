@@ -61,12 +61,15 @@ def test_waiting_requests_beyond_ttft_count_as_late() -> None:
     assert score.late([Request(at_s, 1, 1) for at_s in (8.0, 8.9, 9.0, 9.5)], now_s=10.0) == 2
 
 
-def row(name: str, arrived: int, attainment: float | None) -> WorkloadSummary:
-    return WorkloadSummary(name, arrived, arrived, 0, 0, 3, 0, attainment, attainment, attainment, 1.5, 2.0, 4, 5)
+def row(name: str, arrived: int, attainment: float | None, usd: float | None = 10.0) -> WorkloadSummary:
+    return WorkloadSummary(name, arrived, arrived, 0, 0, 3, 0, attainment, attainment, attainment, 1.5, 2.0, 4, 5, usd)
 
 
 def test_json_summary_weights_workloads_by_requests() -> None:
-    summary = Summary(7, 60.0, 1, (row("a", 900, 1.0), row("b", 100, 0.5), row("c", 0, None)))
+    summary = Summary(7, 60.0, 1, (row("a", 900, 1.0), row("b", 100, 0.5), row("c", 0, None, usd=None)))
+    assert summary.sentence().endswith(
+        "The GPU-hours cost $20.00 for 2 of 3 workloads; 1 without a price: c (unknown)."
+    )
     plain = json.loads(json.dumps(summary.as_json()))
     workloads = plain.pop("workloads")
     assert plain == {
@@ -77,6 +80,13 @@ def test_json_summary_weights_workloads_by_requests() -> None:
         "attainment": 0.95,
         "gpu_hours": 4.5,
         "static_gpu_hours": 6.0,
+        "cost": {
+            "usd": 20.0,
+            "priced": 2,
+            "parts": 3,
+            "unpriced": [{"name": "c", "why": "unknown"}],
+            "too_high": [],
+        },
         "scale_ups": 12,
         "scale_downs": 15,
         "errors": 9,
