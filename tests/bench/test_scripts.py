@@ -41,6 +41,7 @@ SMALLEST: dict[str, list[object]] = {
     "shrinks": ["--services", 2, "--hours", 0.2, "--shrinks", 0],
     "savings": [],
     "simulate": ["--trace", TRACE_FILE],
+    "spot": ["--hours", 0.1, "--sizes", 0.5, "--seeds", 1],
     "start": ["--rounds", 1],
     "state": ["--workloads", 8],
     "tiers": ["--hours", 0.1, "--size", 0.5, "--seeds", 1],

@@ -21,7 +21,7 @@ from autoscaler.core.model.variants import Variants
 from autoscaler.core.model.weights import PodCache, WeightPlaces, Weights
 from autoscaler.core.planner.state import PHASES
 from autoscaler.core.state import Memory
-from autoscaler.core.table.columns import FloatColumn, IntColumn, replace
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, replace
 from autoscaler.core.tick import tick
 from autoscaler.lab.replay.case import Case, ReplicaRows, View
 from autoscaler.lab.replay.weight_wishes import WeightWishes
@@ -39,7 +39,8 @@ class PolicyFleetScaler:
 
     `decision` and `tick_input` are those of the last tick. gpus: number of GPUs that all replicas share; NaN: unknown,
     so no workload is limited by them. prices: of a replica of each case per hour, by which the variants of a service
-    are chosen; by default that of its GPUs. names_victims: set deletion costs before a shrink, as the daemon does.
+    are chosen; by default that of its GPUs. may_be_spot: of each case, its replicas may be taken away at any time.
+    names_victims: set deletion costs before a shrink, as the daemon does.
     """
 
     name = "ours"
@@ -52,6 +53,7 @@ class PolicyFleetScaler:
         gpus: float = math.nan,
         prices: Sequence[float] | None = None,
         names_victims: bool = False,
+        may_be_spot: Sequence[bool] | None = None,
     ) -> None:
         self._workloads = tuple(
             Workload(WorkloadRef("replay", _workload_name(case, row)), policy=policy.name, service=case.service)
@@ -68,7 +70,8 @@ class PolicyFleetScaler:
         self._pools = (Pool("nvidia.com/gpu"),)
         self._groups = NodeGroups.of_pools(self._pools, np.array([gpus]))
         self._workload_id = np.arange(len(cases))
-        self._variants = _variants(cases, self._gpus_per_replica if prices is None else np.array(prices))
+        cost = self._gpus_per_replica if prices is None else np.array(prices)
+        self._variants = _variants(cases, cost, None if may_be_spot is None else np.array(may_be_spot))
         self._names_victims = names_victims
         self._weight_bytes = np.array([case.profile.weight_bytes for case in cases])
         self._knows_weights = not math.isnan(cases[0].weights_on) or cases[0].fetches_weights
@@ -228,11 +231,11 @@ def _workload_name(case: Case, row: int) -> str:
     return f"{case.trace.name}-{row}" if case.service else case.trace.name
 
 
-def _variants(cases: Sequence[Case], cost: FloatColumn) -> Variants | None:
+def _variants(cases: Sequence[Case], cost: FloatColumn, may_be_spot: BoolColumn | None) -> Variants | None:
     """Return which cases are variants of one service; None without any."""
     services = list(dict.fromkeys(case.service for case in cases if case.service))
     number = np.array([services.index(case.service) if case.service else -1 for case in cases])
-    return Variants(number, cost) if services else None
+    return Variants(number, cost, may_be_spot) if services else None
 
 
 @dataclass(frozen=True)
