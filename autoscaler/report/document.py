@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler.core.model.money import Money
+from autoscaler.core.model.money import Money, UnitCosts
 from autoscaler.report.outcome import Outcome
 from autoscaler.report.report import Entry, Report
 from autoscaler.report.verdict import judge, judged_services, needed_gpu_hours, sentence
@@ -23,6 +23,7 @@ VERSION = 1
 SUMMED = (
     "gpu_hours",
     "usd",
+    "output_tokens",
     "requests",
     "missed",
     "breach_min",
@@ -76,6 +77,9 @@ def cost(report: Report, entry: Entry) -> Money:
 def total(outcome: Outcome) -> dict[str, Any]:
     """Return the sums over the services that have them, and how many each sum leaves out."""
     sums = {name: float(np.nansum(getattr(outcome, name))) for name in SUMMED}
+    priced = ~np.isnan(outcome.usd)
+    of_priced = (float(np.nansum(each[priced])) for each in (outcome.output_tokens, outcome.requests))
+    sums |= UnitCosts.of(sums["usd"] if priced.any() else math.nan, *of_priced)._asdict()
     sums["attainment"] = 1 - sums["missed"] / sums["requests"] if sums["requests"] else math.nan
     return {name: _plain(value) for name, value in sums.items()} | {
         "without_price": int((np.isnan(outcome.usd) & (outcome.gpu_hours > 0)).sum()),

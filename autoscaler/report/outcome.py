@@ -23,6 +23,7 @@ class Outcome(Columns):
 
     gpu_hours: FloatColumn  # from the order of a replica until it ends
     usd: FloatColumn  # NaN: no price
+    output_tokens: FloatColumn  # generated
     usd_per_million_tokens: FloatColumn  # generated tokens; NaN: no price, or none was generated
     usd_per_thousand_requests: FloatColumn  # NaN: no price, or no request
     requests: FloatColumn
@@ -61,6 +62,7 @@ def sum_up(course: Course, load: Load, profiles: Profiles, facts: Facts, spec: S
         figures = Outcome(
             gpu_hours=replica_h * facts.gpus,
             usd=usd,
+            output_tokens=tokens,
             usd_per_million_tokens=np.array([each.usd_per_million_tokens for each in costs], dtype=np.float64),
             usd_per_thousand_requests=np.array([each.usd_per_thousand_requests for each in costs], dtype=np.float64),
             requests=asked,

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autoscaler.core.model.money import dollars
+from autoscaler.core.model.money import UnitCosts, dollars
 from autoscaler.core.table.columns import IntColumn
 from autoscaler.lab.report.format import UNKNOWN, amount, count, printable, share
 from autoscaler.report.columns import ACTUAL
@@ -50,7 +50,19 @@ def most_to_gain(report: Report) -> IntColumn:
 
 def _totals(report: Report) -> Table:
     table = Table(title=Text(f"All {count(len(report.services), 'service')}"), title_justify="left")
-    names = ("", "GPU-hours", "cost", "attainment", "in breach", "changes", "flaps", "starts", "loaded", "idle")
+    names = (
+        "",
+        "GPU-hours",
+        "cost",
+        "per M tok / 1k req",
+        "attainment",
+        "in breach",
+        "changes",
+        "flaps",
+        "starts",
+        "loaded",
+        "idle",
+    )
     for name in names:
         table.add_column(name, justify="right" if name else "left")
     for entry in report.entries:
@@ -60,6 +72,7 @@ def _totals(report: Report) -> Table:
             entry.course.title,
             amount(sums["gpu_hours"]),
             (dollars(money.usd) if money.priced else UNKNOWN) + "*" * bool(money.unpriced or money.too_high),
+            " / ".join(dollars(sums[key]) for key in UnitCosts._fields),
             share(sums["attainment"]),
             duration(sums["breach_min"]),
             *(amount(sums[key]) for key in ("changes", "flaps", "cold_starts")),

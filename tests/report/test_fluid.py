@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core.measure.capacity import compute_carried_load
 from autoscaler.report.columns import ConstantColumn, PolicyColumn, find_constant_counts
+from autoscaler.report.document import total
 from autoscaler.report.fluid import View, follow
 from autoscaler.report.outcome import sum_up
 from tests.report.loads import START_S, STEP_S, facts_of, interactive, load_of, profiles_of
@@ -77,6 +78,9 @@ def test_figures_equal_plain_python_when_counts_change():
     figures = sum_up(follow(Scripted(counts), load, p), load, p, facts_of(gpus=4.0, usd=10.0), interactive())
     assert figures.gpu_hours[0] == pytest.approx(sum(counts) / 60 * 4)
     assert figures.usd[0] == pytest.approx(sum(counts) / 60 * 10)
+    assert figures.usd_per_thousand_requests[0] == pytest.approx(1e3 * figures.usd[0] / figures.requests[0])
+    whole = total(figures)
+    assert whole["usd_per_thousand_requests"] == pytest.approx(figures.usd_per_thousand_requests[0], rel=1e-5)
     assert (figures.changes[0], figures.flaps[0], figures.cold_starts[0]) == (4, 1, 7)
     missed = follow(Scripted(counts), load, p).missed[:, 0].astype(float)
     asked = demand[:, 0] * 600
