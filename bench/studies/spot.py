@@ -16,8 +16,10 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from autoscaler.config.policy.compile import override
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.core.model.money import UnitCosts, dollars
-from autoscaler.lab.replay.case import Case
+from autoscaler.lab.replay.case import Case, Trace
 from autoscaler.lab.replay.policy_scaler import PolicyFleetScaler
 from autoscaler.lab.replay.run import run_fleet
 from autoscaler.lab.replay.score import compute_score
 from autoscaler.lab.report.format import share
 from bench.studies import mix
-from bench.studies.results import append_result, print_results, read_results
+from bench.studies.results import print_results
 
 USD = 6.88  # of an H100 on demand, an hour
 WAYS = (
@@ -63,7 +65,8 @@ def replay(cases: Sequence[Case], prices: Sequence[float], known: Sequence[float
     }
 
 
-def measure(case: Case, given: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def measure(trace: Trace, given: argparse.Namespace, size: float, seed: int) -> dict[str, dict[str, Any]]:
+    case, _ = mix.prepare(trace, given, size, seed)
     spot_usd = USD * given.spot_price
     on_demand = replace(case, service="chat", router_weight=1.0)
     spot = replace(on_demand, start_replicas=1, crash_every_s=given.taken_every * 3600)
@@ -89,19 +92,11 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def run(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield key and result of each case."""
-    known = read_results(given.out) if given.out else {}
-    for trace in mix.load(given.traces):
-        for size in given.sizes:
-            for seed in given.seeds:
-                key = json.dumps([trace.name, size, given.hours, given.spot_price, given.taken_every, seed])
-                if key not in known:
-                    case, _ = mix.prepare(trace, given, size, seed)
-                    known[key] = measure(case, given)
-                    if given.out:
-                        append_result(given.out, {"key": key, "result": known[key]})
-                yield key, known[key]
+def list_cases(given: argparse.Namespace) -> Iterator[tuple[list[object], Callable[[], dict[str, Any]]]]:
+    """Yield the key of each case, and what measures it."""
+    for trace, size, seed in product(mix.load(given.traces), given.sizes, given.seeds):
+        key = [trace.name, size, given.hours, given.spot_price, given.taken_every, seed]
+        yield key, partial(measure, trace, given, size, seed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean cold start")
     parser.add_argument("--spot-price", type=float, default=0.4, help="of a spot replica, as a share of one on demand")
     parser.add_argument("--taken-every", type=float, default=2.0, metavar="HOURS", help="mean life of a spot replica")
-    return print_results(parser, arguments, run, table)
+    return print_results(parser, arguments, list_cases, table)
 
 
 if __name__ == "__main__":
