@@ -115,7 +115,7 @@ export class Detail {
     parts.start.hidden = parts.phases.parentNode.hidden && parts.starting.parentNode.hidden;
     setText(parts.next, explanation.start ? startText(explanation.start) : "");
     replace(parts.badges, badges(workload));
-    replace(parts.figures, figures(workload, explanation.inputs));
+    replace(parts.figures, figures(workload, explanation));
     const [first, ...later] = explanation.steps;
     const idle = later.filter(({ reason }) => !reason);
     replace(parts.steps, [first, ...later.filter(({ reason }) => reason)], stepRow);
@@ -189,13 +189,13 @@ function skeleton(root, namespace, name) {
           table(["Stage", "Replicas", "Reason"], parts.steps, "steps"),
           element("details", {}, parts.unchangedCount, parts.unchanged),
         ),
-        card("What each signal recommends", table(["Signal", "Replicas"], parts.asks, "asks")),
-        parts.start,
+        parts.outlook,
       ),
       element(
         "div",
         {},
-        parts.outlook,
+        card("What each signal recommends", table(["Signal", "Replicas"], parts.asks, "asks")),
+        parts.start,
         element("section", { class: "card" }, element("details", {}, summary, table(["Input", "Value"], parts.inputs, "inputs"))),
       ),
     ),
@@ -290,7 +290,7 @@ function badges(workload) {
   return texts.map(([text, kind]) => element("span", { class: `badge ${kind}` }, text));
 }
 
-function figures(workload, inputs) {
+function figures(workload, { inputs, start }) {
   const missed = workload.ttft_s != null && workload.ttft_objective_s != null && workload.ttft_s > workload.ttft_objective_s;
   const gpus = workload.gpus_per_replica;
   const gpuHours = workload.loaded_idle_s == null || gpus == null ? null : (workload.loaded_idle_s * gpus) / 3600;
@@ -305,7 +305,7 @@ function figures(workload, inputs) {
     ["TTFT p95 / objective", `${duration(workload.ttft_s)} / ${duration(workload.ttft_objective_s)}`, missed && "missed"],
     ["A replica holds", `${count(inputs.capacity_concurrency)} requests`, "", `confidence ${share(inputs.capacity_confidence)}`],
     ["Budget used", share(inputs.planner_used_budgets), inputs.planner_used_budgets > 1 && "missed"],
-    ["Cold start", duration(inputs.cold_start_s)],
+    ...(start ? [] : [["Cold start", duration(inputs.cold_start_s)]]), // else it has a card of its own
     ["Flaps", count(workload.flaps), "", "changes undone within one cold start"],
     ["Cost an hour", dollars(workload.usd_per_hour, workload.price_note), "", workload.price_note],
     ["Loaded but idle", gpuHours == null ? UNKNOWN : `${gpuHours.toFixed(1)} GPU h`],
