@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import structlog
@@ -17,7 +18,6 @@ from autoscaler.ports import Clock, Unavailable
 
 log = structlog.get_logger(__name__)
 
-HEARTBEAT_S = 5.0
 TOLD_S = 3600.0  # versions that went back are reported for this long
 HEARTBEAT_PATH = "/version"  # every authenticated client may read it, so no role needs to name it
 NOT_ALIVE = (401, 429)
@@ -31,6 +31,16 @@ class KindStore(ObjectStore[Any], Protocol):
 
 
 OpenKind = Callable[[ServedKind], tuple[Resource[Any], KindStore]]
+
+
+class Watched(NamedTuple):
+    """The kinds to watch, and the stores that they fill."""
+
+    stores: Sequence[tuple[Resource[Any], ObjectStore[Any]]]
+    kinds: Mapping[str, str] = MappingProxyType({})
+    """Custom kinds with the version to use where it is served ("rollouts.argoproj.io": "v1alpha1")."""
+    open_kind: OpenKind | None = None  # called when one of them is served, or served in another way than before
+    cluster_scoped: Collection[str] = ()  # those of them whose objects are in no namespace
 
 
 class _Running(NamedTuple):
@@ -55,39 +65,28 @@ class ClusterWatch:
         self,
         kube: Kube,
         clock: Clock,
-        stores: Sequence[tuple[Resource[Any], ObjectStore[Any]]],
+        watched: Watched,
         namespaces: Sequence[str] = (),
         times: WatchTimes | None = None,
-        heartbeat_s: float = HEARTBEAT_S,
         on_sync: Callable[[], None] | None = None,
-        kinds: Mapping[str, str] | None = None,
-        open_kind: OpenKind | None = None,
-        cluster_scoped: Collection[str] = (),
     ) -> None:
-        """namespaces: (): all of them. on_sync: called when the whole cluster is known for the first time.
-
-        kinds: custom kinds with the version to use where it is served ("rollouts.argoproj.io": "v1alpha1").
-        cluster_scoped: those of them whose objects are in no namespace.
-        open_kind: called when one of them is served, or served in another way than before.
-        """
+        """namespaces: (): all of them. on_sync: called when the whole cluster is known for the first time."""
         self.true_s = math.nan  # when the view was last known to be true
         self._kube = kube
         self._clock = clock
-        self._heartbeat_s = heartbeat_s
         self._on_sync = on_sync
         self._times = times or WatchTimes()
         self._namespaces = tuple(dict.fromkeys(namespaces)) or ("",)
         self._reflectors = [
             Reflector(kube, resource, store, clock, namespace, times, self._note_sync)
-            for resource, store in stores
+            for resource, store in watched.stores
             for namespace in self._namespaces_of(resource)
         ]
-        self._kinds = dict(kinds or {})
-        self._open_kind = open_kind
-        self._cluster_scoped = cluster_scoped
+        self._kinds, self._open_kind = dict(watched.kinds), watched.open_kind
+        self._cluster_scoped = watched.cluster_scoped
         self._running: dict[str, _Running] = {}  # by resource
         self._missed: set[str] = set()  # resources that were not served when last looked up
-        self._discovered = not self._kinds or open_kind is None
+        self._discovered = not self._kinds or self._open_kind is None
         self._discovery_problem = ""
 
     async def run(self) -> None:
@@ -221,7 +220,7 @@ class ClusterWatch:
                 was_known, self.true_s = not math.isnan(self.true_s), sent_s
                 if not was_known and self._on_sync is not None:
                     self._on_sync()
-            await self._clock.sleep(self._heartbeat_s)
+            await self._clock.sleep(self._times.heartbeat_s)
 
     async def _is_alive(self) -> bool:
         try:

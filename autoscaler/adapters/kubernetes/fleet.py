@@ -16,7 +16,7 @@ from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.adapters.kubernetes.pods.status import Key
-from autoscaler.adapters.kubernetes.stores import CLUSTER_WIDE, RESOURCE_QUOTAS, ClusterStores, Scope
+from autoscaler.adapters.kubernetes.stores import RESOURCE_QUOTAS, ClusterStores, Scope
 from autoscaler.adapters.kubernetes.weights.kserve import LocalModels
 from autoscaler.adapters.kubernetes.weights.planning import SeenFleet
 from autoscaler.adapters.kubernetes.weights.view import WeightsView
@@ -48,18 +48,8 @@ class KubeFleet:
         self._clock = clock
         writes = writes or OwnWrites(clock)
         self._stores = stores = ClusterStores(clock, scope, writes, leadership)
-        self._watch = ClusterWatch(
-            kube,
-            clock,
-            stores.resources(),
-            scope.namespaces,
-            scope.times,
-            scope.heartbeat_s,
-            wakeup.set if wakeup is not None else None,
-            stores.custom_kinds,
-            stores.open_kind,
-            CLUSTER_WIDE,
-        )
+        on_sync = wakeup.set if wakeup is not None else None
+        self._watch = ClusterWatch(kube, clock, stores.watched(), scope.namespaces, scope.times, on_sync)
         self._managed = ManagedWorkloads(
             scope.mode,
             stores.targets,

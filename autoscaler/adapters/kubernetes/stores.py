@@ -11,7 +11,7 @@ from autoscaler.adapters.kubernetes.api.discovery import ServedKind
 from autoscaler.adapters.kubernetes.api.reflector import ObjectStore, Resource, Stores, WatchTimes
 from autoscaler.adapters.kubernetes.autoscalers.hpas import HpaStore
 from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjectStore
-from autoscaler.adapters.kubernetes.cluster_watch import HEARTBEAT_S, KindStore
+from autoscaler.adapters.kubernetes.cluster_watch import KindStore, Watched
 from autoscaler.adapters.kubernetes.inventory.devices import store as devices
 from autoscaler.adapters.kubernetes.inventory.elastic import STATUS_OBJECT, Elastic
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
@@ -64,7 +64,6 @@ class Scope:
     with_caches: bool = False  # also what other caches of weights hold on nodes
     system: SystemNamespaces = NONE_ALLOWED  # namespaces that are refused
     times: WatchTimes | None = None
-    heartbeat_s: float = HEARTBEAT_S
 
 
 class ClusterStores:
@@ -87,12 +86,13 @@ class ClusterStores:
         self.targets = TargetStore(self.pods, self.manual_overrides, writes, self.scaled_objects.owner)
         self.kinds = TargetKinds(scope.target_kinds)
 
-    @property
-    def custom_kinds(self) -> dict[str, str]:
-        """Custom kinds to watch where they are served, with the version to use."""
-        return {**self.kinds.preferred, **CUSTOM_KINDS, **(OTHER_CACHES if self.scope.with_caches else {})}
+    def watched(self) -> Watched:
+        """Return the kinds to watch; custom ones where they are served."""
+        others = OTHER_CACHES if self.scope.with_caches else {}
+        custom = {**self.kinds.preferred, **CUSTOM_KINDS, **others}
+        return Watched(self._resources(), custom, self._open_kind, CLUSTER_WIDE)
 
-    def resources(self) -> list[tuple[Resource[Any], ObjectStore[Any]]]:
+    def _resources(self) -> list[tuple[Resource[Any], ObjectStore[Any]]]:
         """Return the kinds to watch. A kind that the mode does not need is not watched, and needs no permission."""
         each_node = Stores(self.nodes, self.weights.reports, self.datasets.nodes)
         apps, keda = "/apis/apps/v1", "/apis/keda.sh/v1alpha1"
@@ -119,7 +119,7 @@ class ClusterStores:
             ]
         return stores
 
-    def open_kind(self, served: ServedKind) -> tuple[Resource[Any], KindStore]:
+    def _open_kind(self, served: ServedKind) -> tuple[Resource[Any], KindStore]:
         """Return the watch of a custom kind and its store. Of a kind that cannot be scaled only metadata are read."""
         name = served.resource
         if name in CUSTOM_KINDS or name in OTHER_CACHES:

@@ -13,13 +13,13 @@ from autoscaler.adapters.kubernetes.api.client import ApiError
 from autoscaler.adapters.kubernetes.api.discovery import ServedKind
 from autoscaler.adapters.kubernetes.api.objects import CustomTarget
 from autoscaler.adapters.kubernetes.api.reflector import Resource, WatchTimes
-from autoscaler.adapters.kubernetes.cluster_watch import ClusterWatch
+from autoscaler.adapters.kubernetes.cluster_watch import ClusterWatch, Watched
 from autoscaler.ports import Unavailable
 from tests.adapters.kubernetes.api.test_discovery import groups, resources
 from tests.adapters.kubernetes.world import running
 from tests.harness.process import eventually
 
-TIMES = WatchTimes(backoff_s=0.01, backoff_cap_s=0.02, absent_s=0.05)
+TIMES = WatchTimes(backoff_s=0.01, backoff_cap_s=0.02, absent_s=0.05, heartbeat_s=0.05)
 THING = {"metadata": {"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "1"}}
 LIST = "/apis/example.com/v1/things"
 
@@ -81,7 +81,7 @@ class Things:
 
 def watch_of(server: Server, things: Things) -> ClusterWatch:
     kinds = {"things.example.com": "v1"}
-    return ClusterWatch(server, SystemClock(), [], (), TIMES, 0.05, None, kinds, things.open)  # type: ignore[arg-type]
+    return ClusterWatch(server, SystemClock(), Watched([], kinds, things.open), times=TIMES)  # type: ignore[arg-type]
 
 
 async def known(watch: ClusterWatch) -> bool:
@@ -172,7 +172,7 @@ async def test_auxiliary_kind_that_fails_makes_no_view_old(status: int):
     server, things = Server(), Things()
     server.answers[LIST] = status
     aside = Resource("/apis/example.com/v1", "things", CustomTarget, optional=True, auxiliary=True)
-    watch = ClusterWatch(server, SystemClock(), [(aside, things)], ("ns",), TIMES, 0.05)  # type: ignore[arg-type]
+    watch = ClusterWatch(server, SystemClock(), Watched([(aside, things)]), ("ns",), TIMES)  # type: ignore[arg-type]
     server.answers["/apis/example.com/v1/namespaces/ns/things"] = status
     async with running(watch):
         await eventually(lambda: known(watch), "the cluster is known")

@@ -52,7 +52,7 @@ pytestmark = pytest.mark.integration
 
 EXTERNAL = {"type": "external-push", "metadata": {"scalerAddress": "a:6000", "policy": "batch"}}
 RBAC = "rbac.authorization.k8s.io/v1"
-FAST = WatchTimes(silence_s=5.0, backoff_s=0.05, backoff_cap_s=0.2, absent_s=0.2)
+FAST = WatchTimes(silence_s=5.0, backoff_s=0.05, backoff_cap_s=0.2, absent_s=0.2, heartbeat_s=0.2)
 
 
 POLICY_OF_LARGE_MODELS = """
@@ -66,7 +66,7 @@ spec:
 
 
 def direct(kube: Kube, clock: SystemClock, world: World, writes: OwnWrites | None = None) -> KubeFleet:
-    return KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=FAST, heartbeat_s=0.2), writes=writes)
+    return KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=FAST), writes=writes)
 
 
 async def test_fleet_is_unavailable_until_everything_was_listed(kube: Kube, clock: SystemClock, world: World):
@@ -114,7 +114,7 @@ async def test_namespace_without_rights_stops_no_other(
         return await kube_api.service_account(world.namespace, "narrow", role)
 
     kube = await connect(await allow(world.namespace))
-    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace, other.namespace], times=FAST, heartbeat_s=0.2))
+    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace, other.namespace], times=FAST))
     async with running(fleet):
         assert names(await synced(fleet)) == ["llama"]
         told = f"workloads of namespace {other.namespace} are not managed: "
@@ -170,7 +170,7 @@ async def test_phases_of_a_start_are_read_from_the_cluster(
     await world.deployment("llama")
     await world.pod("llama", "phased-a", fetching_status(), node=node)
     # The rights of a test end at its namespace, and nodes are in none.
-    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, times=FAST, heartbeat_s=0.2))
+    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, times=FAST))
     try:
         async with running(fleet):
             await synced(fleet)
@@ -833,7 +833,6 @@ async def test_a_model_that_fits_on_no_device_is_a_problem(
             Mode.DIRECT,
             [world.namespace],
             times=FAST,
-            heartbeat_s=0.2,
             weights_gb=lambda workload: stated_weights_gb(workload, book),
         ),
     )

@@ -29,12 +29,12 @@ from tests.core.world import world as tick_input
 
 pytestmark = pytest.mark.integration
 
-FAST = WatchTimes(silence_s=5.0, backoff_s=0.05, backoff_cap_s=0.2, absent_s=0.2)
+FAST = WatchTimes(silence_s=5.0, backoff_s=0.05, backoff_cap_s=0.2, absent_s=0.2, heartbeat_s=0.2)
 UNSCHEDULABLE = {"phase": "Pending", "conditions": [condition("PodScheduled", "False", LATER, "Unschedulable")]}
 
 
 def direct(kube: Kube, clock: SystemClock, world: World) -> KubeFleet:
-    return KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=FAST, heartbeat_s=0.2))
+    return KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=FAST))
 
 
 def classes(view: Fleet, clock: SystemClock) -> dict[PendingClass, float]:

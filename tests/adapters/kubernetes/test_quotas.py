@@ -66,7 +66,7 @@ def quotas_of(view: Fleet, name: str = "llama") -> dict[str, tuple[float, ...]]:
 
 
 def watching(kube: Kube, clock: SystemClock, world: World, **options: Any) -> KubeFleet:
-    return KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=FAST, heartbeat_s=0.2, **options))
+    return KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=FAST, **options))
 
 
 async def test_resource_quota_caps_what_its_namespace_may_request(

@@ -61,7 +61,7 @@ async def kube(kube_api: KubeApi, namespace: str, connect: Connect, served: None
 
 
 def watching(kube: Kube, clock: SystemClock, world: World, mode: Mode = Mode.DIRECT, *kinds: str) -> KubeFleet:
-    return KubeFleet(kube, clock, Scope(mode, [world.namespace], times=FAST, heartbeat_s=0.2, target_kinds=kinds))
+    return KubeFleet(kube, clock, Scope(mode, [world.namespace], times=FAST, target_kinds=kinds))
 
 
 def change(view: Fleet, name: str, after: int) -> Change:

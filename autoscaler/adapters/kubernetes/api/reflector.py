@@ -57,6 +57,7 @@ class WatchTimes:
     backoff_s: float = 0.8  # first pause after a failure, before jitter; doubles
     backoff_cap_s: float = 30.0
     absent_s: float = 60.0  # pause before an optional kind that is missing or forbidden is listed again
+    heartbeat_s: float = 5.0  # between requests that show whether the server answers
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from tests.harness.in_memory import LoopClock
 from tests.harness.kube_api import KubeApi
 from tests.harness.process import eventually
 
-QUICK = WatchTimes(lifetime_s=10, silence_s=0.3, backoff_s=0.02, backoff_cap_s=0.1, absent_s=0.1)
+QUICK = WatchTimes(lifetime_s=10, silence_s=0.3, backoff_s=0.02, backoff_cap_s=0.1, absent_s=0.1, heartbeat_s=0.2)
 PODS = Resource("/api/v1", "pods", objects.PodObject)
 
 
@@ -513,7 +513,7 @@ async def test_fleet_is_unchanged_after_an_outage(
     for index in range(3):
         await world.pod("llama", f"llama-{index}")
     writes = OwnWrites(clock)
-    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=QUICK, heartbeat_s=0.2), writes=writes)
+    fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=QUICK), writes=writes)
     actuator = ScaleActuator(kube, writes)
     async with running(fleet):
         before = await synced(fleet)
@@ -550,7 +550,7 @@ async def test_objects_are_listed_again_when_etcd_was_restored(clock: SystemCloc
         await api.install_crds()
         world = World(api, await api.namespace())
         await world.deployment("llama", replicas=2)
-        fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=QUICK, heartbeat_s=0.2))
+        fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace], times=QUICK))
         async with api.forgotten(), AsyncExitStack() as stack:
             await stack.enter_async_context(running(fleet))
             for number in range(3):
