@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from autoscaler.adapters.kubernetes.api.scaling_rules import read_cluster
+from autoscaler.adapters.prometheus.decode import clean
 from autoscaler.adapters.prometheus.range.reader import RangeReader
 from autoscaler.adapters.prometheus.range.scaling_queries import (
     MAX_QUERIES,
@@ -82,7 +83,7 @@ def _past_of_queries(
         try:
             time_s, value, several = read_results(reader, query, span.start_s, span.end_s, span.step_s)
         except Unavailable as error:
-            problems.append(f"a query of a scaling rule could not be run: {query[:100]}: {error}")
+            problems.append(f"a query of a scaling rule could not be run: {clean(query[:100])}: {error}")
         else:
             found[query] = OpenSeries(time_s - span.start_s, value, several)
     return found, problems

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from autoscaler.config.findings import shown
+
 MAX_CHARS = 100
 ALLOWED = 'five fields: minute hour day-of-month month day-of-week, as "30 8 * * 1-5"'
 _YEARS = 5  # a search ends after them
@@ -90,7 +92,7 @@ def _values(part: str, name: str, least: int, most: int, names: dict[str, int]) 
             end = _number(last, names, name) if dash else most if step else start
         by = _number(step, {}, name) if step else 1
         if not least <= start <= end <= most or by < 1:
-            raise ValueError(f"{item} in the field {name}, which has {least} to {most}")
+            raise ValueError(f"{shown(item)} in the field {name}, which has {least} to {most}")
         found.update(range(start, end + 1, by))
     if not found:
         raise ValueError(f"nothing in the field {name}")
@@ -101,7 +103,7 @@ def _number(text: str, names: dict[str, int], name: str) -> int:
     if text.lower() in names:
         return names[text.lower()]
     if not (text.isascii() and text.isdigit() and len(text) <= 4):
-        raise ValueError(f"{text!r} in the field {name}")
+        raise ValueError(f"{shown(text)} in the field {name}")
     return int(text)
 
 

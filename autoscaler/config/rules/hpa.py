@@ -15,6 +15,7 @@ from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.findings import Finding
 from autoscaler.config.quantities import read_quantity
 from autoscaler.config.rules.behavior import read_hpa
+from autoscaler.config.rules.names import NAME, NAMESPACE, TARGET, UNNAMED, read_name
 from autoscaler.config.rules.query import QueryPart
 from autoscaler.config.rules.rule import Closed, LeftOut, Metric, Rule
 from autoscaler.config.yaml import Document, Loc, dotted
@@ -41,9 +42,8 @@ def read_autoscaler(document: Document, findings: list[Finding]) -> Rule | None:
             document.finding(fault.place, fault.problem, fault.allowed)
             for fault in fields.direction_faults(value, (*BEHAVIOR, direction))
         ]
-    target = text_at(value, "spec", "scaleTargetRef", "name")
-    if not target:
-        findings.append(document.finding(("spec", "scaleTargetRef", "name"), "missing", "the target's name"))
+    target, name = read_name(document, TARGET, findings), read_name(document, NAME, findings, UNNAMED)
+    namespace = read_name(document, NAMESPACE, findings, "")
     metrics, left_out = _metrics(document, findings)
     least = fields.integer(value, ("spec", "minReplicas"), fields.LEAST, 1)
     most = fields.integer(value, ("spec", "maxReplicas"), fields.MOST)
@@ -53,8 +53,8 @@ def read_autoscaler(document: Document, findings: list[Finding]) -> Rule | None:
         return None
     return Rule(
         kind=KIND,
-        name=text_at(value, "metadata", "name") or "without a name",
-        namespace=text_at(value, "metadata", "namespace"),
+        name=name,
+        namespace=namespace,
         target=target,
         place=f"{document.file}:{document.line}",
         metrics=tuple(metrics),

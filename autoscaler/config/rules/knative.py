@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from autoscaler.config.check.manifests import at, mapping, text_at
 from autoscaler.config.findings import Finding
+from autoscaler.config.rules.names import NAME, NAMESPACE, read_kind, read_name
 from autoscaler.config.rules.rule import Knative, LeftOut, Rule
 from autoscaler.config.values import Duration
 from autoscaler.config.yaml import Document, Loc
@@ -68,13 +69,12 @@ def read_annotations(document: Document, findings: list[Finding]) -> Rule | None
                 name = key.removeprefix(PREFIX)
                 stated[_OLDER.get(name, name)] = ((*place, key), text)
     settings = _settings(document, stated, findings)
-    name = text_at(value, "metadata", "name")
-    if not name:
-        findings.append(document.finding(("metadata", "name"), "missing", "the name of the workload"))
+    name, namespace = read_name(document, NAME, findings), read_name(document, NAMESPACE, findings, "")
+    kind = read_kind(document, findings)
     if len(findings) > before:
         return None
     metric = _text(stated, "metric") or text_at(value, "spec", "predictor", "scaleMetric") or "concurrency"
-    kind, in_charge = str(at(value, "kind")), _text(stated, "class") or KPA
+    in_charge = _text(stated, "class") or KPA
     left_out: tuple[LeftOut, ...] = ()
     if metric not in ("concurrency", "rps") or in_charge != KPA:
         left_out = (LeftOut(f"{PREFIX}metric", metric[:40], "use of CPU and memory is not simulated"),)
@@ -83,7 +83,7 @@ def read_annotations(document: Document, findings: list[Finding]) -> Rule | None
     return Rule(
         kind=f"{kind} with Knative annotations",
         name=name,
-        namespace=text_at(value, "metadata", "namespace"),
+        namespace=namespace,
         target=name,
         place=f"{document.file}:{document.line}",
         knative=None if left_out else settings,

@@ -208,7 +208,8 @@ class Rule:
         lines += [f"left out: {each.place} ({each.kind}): {each.reason}" for each in self.left_out]
         if self.keda is not None and self.keda.modifiers and (doubt := self.keda.modifiers.formula.doubt()):
             lines.append(f"the formula fails, as in KEDA: {doubt}")
-        return lines + ([ASLEEP] if self._stays_at_zero() else [])
+        lines += [ASLEEP] if self._stays_at_zero() else []
+        return [_printable(line) for line in lines]
 
     def _stays_at_zero(self) -> bool:
         """Return whether the rule goes to zero and only metrics of pods could wake it, which are gone then."""
@@ -219,3 +220,8 @@ class Rule:
             not isinstance(each.source, Closed) or bool(each.source.node.columns() & OUTSIDE) for each in self.metrics
         ]
         return not any(outside)
+
+
+def _printable(text: str) -> str:
+    """Replace control characters, which queries of tenants may contain."""
+    return "".join(character if character.isprintable() else " " for character in text)

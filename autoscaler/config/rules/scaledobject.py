@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autoscaler.config.check import scaledobject as fields
-from autoscaler.config.check.manifests import at, mapping, text_at
+from autoscaler.config.check.manifests import at, mapping
 from autoscaler.config.findings import Finding, one_of
 from autoscaler.config.rules.behavior import read_hpa
 from autoscaler.config.rules.formula import Formula, read_formula
+from autoscaler.config.rules.names import NAME, NAMESPACE, TARGET, UNNAMED, read_name
 from autoscaler.config.rules.rule import Fallback, HpaRule, Keda, Metric, Modifiers, Rule
 from autoscaler.config.rules.triggers import read_triggers
 from autoscaler.config.values import Integer
@@ -26,10 +27,8 @@ def read_scaled_object(document: Document, recorded: Mapping[str, str], findings
     """Return the rule of a ScaledObject; None if a problem was added to `findings`."""
     value, before = document.value, len(findings)
     findings += [document.finding(fault.place, fault.problem, fault.allowed) for fault in fields.field_faults(value)]
-    target = text_at(value, "spec", "scaleTargetRef", "name")
-    if not target:
-        findings.append(document.finding(("spec", "scaleTargetRef", "name"), "missing", "the target's name"))
-    namespace = text_at(value, "metadata", "namespace")
+    target, name = read_name(document, TARGET, findings), read_name(document, NAME, findings, UNNAMED)
+    namespace = read_name(document, NAMESPACE, findings, "")
     metrics, left_out = read_triggers(document, namespace, recorded, findings)
     fallback = _fallback(document, findings)
     modifiers = _modifiers(document, metrics, [each.place for each in left_out], findings)
@@ -54,7 +53,7 @@ def read_scaled_object(document: Document, recorded: Mapping[str, str], findings
     )
     return Rule(
         kind=KIND,
-        name=text_at(value, "metadata", "name") or "without a name",
+        name=name,
         namespace=namespace,
         target=target,
         place=f"{document.file}:{document.line}",

@@ -169,6 +169,13 @@ def test_description_names_every_trigger(tmp_path: Path) -> None:
     assert rule.describe()[2].startswith("left out, as no history was read: spec.triggers[1]")
 
 
+def test_description_has_no_control_characters(tmp_path: Path) -> None:
+    text = SCALED_OBJECT.replace('"avg(my_own_metric)"', '"avg(my_own_metric{a=\\"\\e[31m\\"})"')
+    (rule,) = read(text, tmp_path)
+    assert "\x1b" in rule.queries[0]
+    assert all(line.isprintable() for line in rule.describe())
+
+
 def test_defaults_are_those_of_keda_and_the_hpa(tmp_path: Path) -> None:
     triggers = [{"type": "prometheus", "metadata": {"query": "sum(tgi_queue_size)", "threshold": "5"}}]
     value = {"kind": "ScaledObject", "spec": {"scaleTargetRef": {"name": "a"}, "triggers": triggers}}
@@ -260,7 +267,7 @@ def test_autoscaler_that_keda_keeps_is_passed_over() -> None:
         ('"false"', '"maybe"', "31: error: spec.triggers[0].metadata.ignoreNullValues: neither true nor false"),
         ("Europe/Berlin", "Europe/Berlim", "36: error: spec.triggers[2].metadata.timezone: "),
         ("0 18 * * 1-5", "0 8 * * 1-5", "36: error: spec.triggers[2].metadata.end: the same as start"),
-        ("0 18 * * 1-5", "0 25 * * *", "36: error: spec.triggers[2].metadata.end: 25 in the field hour"),
+        ("0 18 * * 1-5", "0 25 * * *", "36: error: spec.triggers[2].metadata.end: '25' in the field hour"),
         ('"3"}', '"0"}', "36: error: spec.triggers[2].metadata.desiredReplicas: not a count"),
         ("{name: llama-server}", "{}", "8: error: spec.scaleTargetRef.name: missing"),
         ("maxReplicaCount: 12", "maxReplicaCount: 0", "10: error: spec.maxReplicaCount: too small"),
@@ -270,6 +277,8 @@ def test_autoscaler_that_keda_keeps_is_passed_over() -> None:
         ("max([queue, kv * 10.0])", "queue > 1 ? 5 : 0", "it gives 0, which is not a float"),
         ('"2.5"', '"-1"', "20: error: spec.advanced.scalingModifiers.target: not a number above 0"),
         ("  triggers:", "  triggerz:", "spec.triggers: missing"),
+        ("  name: llama\n", '  name: "ll\\e[31mama"\n', "4: error: metadata.name: not a name"),
+        ("my-team\n", "My Team\n", "5: error: metadata.namespace: not a name"),
     ],
 )
 def test_error_names_the_place_and_what_is_allowed(old: str, new: str, finding: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from autoscaler.adapters.prometheus.credentials import Credentials
+from autoscaler.adapters.prometheus.decode import clean
 from autoscaler.adapters.prometheus.range.history import PIECE_POINTS
 from autoscaler.adapters.prometheus.range.reader import RangeReader, run_in_thread
 from autoscaler.config.settings import PrometheusSettings
@@ -57,7 +58,7 @@ class ScalingQueries:
                 try:
                     found[query] = await run_in_thread(read_results, reader, query, start_s, end_s, step_s)
                 except Unavailable as error:
-                    problems.append(f"a query of a scaling rule could not be run: {query[:100]}: {error}")
+                    problems.append(f"a query of a scaling rule could not be run: {clean(query[:100])}: {error}")
         if len(queries) > MAX_QUERIES:
             problems.append(f"{len(queries)} queries of scaling rules; only the first {MAX_QUERIES} are run")
         return found, tuple(problems)
