@@ -48,7 +48,8 @@ mutants: .venv/installed-dev ## change the core in 80 places, and say which chan
 	@exec .venv/bin/python tools/mutants.py $(ARGS)
 
 cases: .venv/installed-dev debian envtest ## run public reports in the folder CASES, half an hour (ARGS="21 22" for some)
-	@exec .venv/bin/python tools/cases.py $(CASES) $(ARGS)
+	@if [ -d $(CASES)/preflight ]; then .venv/bin/python tools/preflight_cases.py $(CASES)/preflight; fi; \
+	  .venv/bin/python tools/cases.py $(CASES) $(ARGS)
 
 lint: .venv/installed-dev ## check style and format
 	.venv/bin/ruff check
@@ -66,7 +67,7 @@ site: .venv/installed-dev ## build the documentation with a search into build/si
 	.venv/bin/mkdocs build --quiet --strict -f tools/site/mkdocs.yml
 
 bench: .venv/installed-dev ## measure the README's numbers
-	@for script in tick whole_tick scrape keda keda_cost reaction queue_seen inventory quotas start state simulate webhook weights; do \
+	@for script in tick whole_tick scrape keda keda_cost reaction queue_seen inventory quotas start state simulate webhook weights preflight; do \
 	  echo "$$script"; .venv/bin/python bench/micro/$$script.py --json; done
 
 image: .venv/installed-dev ## build the container image IMAGE; where no builder runs, check the Dockerfile

@@ -43,8 +43,8 @@ BUILT: Mapping[str, Callable[[], Iterable[str | bytes]]] = {
     "autoscaler.config.preflight.patterns.compiled": lambda: [
         r"embedder-[a-z0-9]+-[a-z0-9]{5}"  # those of others are limited to two loops and to short texts
     ],
-    "autoscaler.config.preflight.workloads.pod_pattern": lambda: [
-        rf"{ESCAPED}-kserve(-[a-z0-9]+){{1,3}}",
+    "autoscaler.config.preflight.workloads._pod_pattern": lambda: [
+        rf"{ESCAPED}(-[a-z0-9]+){{1,3}}",
         rf"{ESCAPED}(-\d+)+",
         rf"{ESCAPED}-.*",
         rf"{ESCAPED}-[a-z0-9]{{1,10}}-[a-z0-9]{{5}}",

@@ -5,7 +5,7 @@ So checks stay pure, and nothing is asked that no check needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -39,6 +39,33 @@ class Answer(NamedTuple):
 
 
 PENDING = Answer(error="not asked yet")
+MAX_PARTS = 10  # of a pod's name that may be those of its owner
+
+
+class SampleIndex:
+    """The series of one answer by what they are about, so that many workloads do not each look through all."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._by_owner: dict[tuple[str, str], list[Sample]] = {}
+        self._by_label: dict[tuple[str, str], list[Sample]] = {}
+        for sample in samples:
+            labels = sample.labels
+            for name in ("model_name", "namespace"):
+                if name in labels:
+                    self._by_label.setdefault((name, labels[name]), []).append(sample)
+            moved = "exported_pod" in labels
+            space = labels.get("exported_namespace" if moved else "namespace", "")
+            parts = labels.get("exported_pod" if moved else "pod", "").split("-")
+            for count in range(1, min(len(parts), MAX_PARTS)):
+                self._by_owner.setdefault((space, "-".join(parts[:count])), []).append(sample)
+
+    def of_owner(self, namespace: str, name: str) -> Sequence[Sample]:
+        """Return the series of pods in a namespace whose names begin with a name and a hyphen."""
+        return self._by_owner.get((namespace, name), ())
+
+    def of_label(self, name: str, value: str) -> Sequence[Sample]:
+        """Return the series with a value of `model_name` or `namespace`."""
+        return self._by_label.get((name, value), ())
 
 
 @dataclass
@@ -48,6 +75,14 @@ class QueryFacts:
     server: bool  # whether there is a server to ask
     answers: dict[Question, Answer] = field(default_factory=dict)
     wanted: dict[Question, None] = field(default_factory=dict)
+    _indexes: dict[int, tuple[Answer, SampleIndex]] = field(default_factory=dict)
+
+    def index(self, answer: Answer) -> SampleIndex:
+        """Return the index of an answer, which is made once."""
+        known = self._indexes.get(id(answer))
+        if known is None or known[0] is not answer:
+            known = self._indexes[id(answer)] = (answer, SampleIndex(answer.samples))
+        return known[1]
 
     def ask(self, question: Question) -> Answer:
         """Return an answer; `PENDING` if it was not asked yet."""

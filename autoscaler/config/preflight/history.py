@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from autoscaler.config.preflight.facts import PENDING, Answer, QueryFacts, Sample
-from autoscaler.config.preflight.queries import is_of
+from autoscaler.config.preflight.facts import PENDING, Answer, QueryFacts
+from autoscaler.config.preflight.queries import samples_of
 from autoscaler.config.preflight.workloads import ModelWorkload
 
 # A subquery reads one sample per step, so that a week of 2,000 pods stays below the server's limit of samples.
@@ -58,7 +58,6 @@ class PastReadings:
 
     def __init__(self, facts: QueryFacts) -> None:
         self.facts = facts
-        self._arranged: dict[str, dict[str, list[Sample]]] = {}
 
     def starts(self, workload: ModelWorkload) -> PastStarts | None:
         """Return the starts of a workload's pods in the last week; None: not asked yet."""
@@ -82,9 +81,7 @@ class PastReadings:
         if answer.error:
             return AnswerTimes(error=answer.error)
         counts: dict[float, float] = {}
-        for each in self._of_namespace(ANSWERS, answer, workload.thing.namespace):
-            if not is_of(workload, each.labels):
-                continue
+        for each in samples_of(workload, self.facts, answer):
             try:
                 bound = float(each.labels.get("le", ""))
             except ValueError:
@@ -96,7 +93,7 @@ class PastReadings:
     def replicas(self, workload: ModelWorkload) -> float:
         """Return the replicas that are wanted now; NaN: unknown."""
         answer = self.facts.query(REPLICAS)
-        for each in self._of_namespace(REPLICAS, answer, workload.thing.namespace):
+        for each in self.facts.index(answer).of_label("namespace", workload.thing.namespace):
             if workload.thing.name == each.labels.get(workload.thing.kind.lower()):
                 return each.value
         return math.nan
@@ -104,21 +101,10 @@ class PastReadings:
     def _by_pod(self, text: str, answer: Answer, workload: ModelWorkload) -> dict[str, float]:
         pattern = workload.pod_pattern()
         found: dict[str, float] = {}
-        for each in self._of_namespace(text, answer, workload.thing.namespace):
+        for each in self.facts.index(answer).of_owner(workload.thing.namespace, workload.owner_name):
             pod = each.labels.get("exported_pod") or each.labels.get("pod", "")
             container = each.labels.get("exported_container") or each.labels.get("container", "")
             name = workload.pod.of_container("name")
             if pattern.fullmatch(pod) and (text != STARTED or container == name or not container):
                 found[pod] = each.value
         return found
-
-    def _of_namespace(self, text: str, answer: Answer, namespace: str) -> list[Sample]:
-        if text not in self._arranged:
-            arranged: dict[str, list[Sample]] = {}
-            for each in answer.samples:
-                own = each.labels.get("exported_namespace") or each.labels.get("namespace", "")
-                arranged.setdefault(own, []).append(each)
-            if answer is PENDING:
-                return []
-            self._arranged[text] = arranged
-        return self._arranged[text].get(namespace, [])

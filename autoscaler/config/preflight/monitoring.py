@@ -13,7 +13,7 @@ from autoscaler.config.preflight.facts import PENDING, QueryFacts
 from autoscaler.config.preflight.history import CREATED, PastReadings
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
 from autoscaler.config.preflight.patterns import compiled
-from autoscaler.config.preflight.queries import is_of
+from autoscaler.config.preflight.queries import samples_of
 from autoscaler.config.preflight.workloads import ModelWorkload, Scene
 from autoscaler.config.yaml import Loc
 
@@ -277,19 +277,12 @@ def _silent(engines: Sequence[ModelWorkload], facts: QueryFacts) -> Iterator[Res
     running = facts.query(_LOAD[0])
     if running is PENDING or running.error:
         return
-    spaces: dict[str, list[Mapping[str, str]]] = {}
-    for sample in running.samples:
-        space = sample.labels.get("exported_namespace") or sample.labels.get("namespace", "")
-        spaces.setdefault(space, []).append(sample.labels)
-    other = facts.query(_LOAD[1])
-    if other is PENDING:
+    waiting = facts.query(_LOAD[1])
+    if waiting is PENDING:
         return
-    for sample in other.samples:
-        space = sample.labels.get("exported_namespace") or sample.labels.get("namespace", "")
-        spaces.setdefault(space, []).append(sample.labels)
     for workload in engines:
         now = history.replicas(workload)
-        if not now > 0 or any(is_of(workload, labels) for labels in spaces.get(workload.thing.namespace, ())):
+        if not now > 0 or any(samples_of(workload, facts, answer) for answer in (running, waiting)):
             continue
         why = (
             f"{now:.0f} replicas are wanted now, and no series of vllm:num_requests_running names one of its pods or"

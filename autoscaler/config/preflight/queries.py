@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from autoscaler.config.findings import shown
@@ -23,6 +23,7 @@ _OF_TARGET = frozenset(
     {"job", "instance", "endpoint", "container", "service", "prometheus", "prometheus_replica", "node"}
 )
 _CLUSTERS = ("cluster", "k8s_cluster", "k8s_cluster_name", "cluster_id")
+MAX_COMPARED = 2000  # series whose labels are compared with those of a query that finds none
 _MANY = 5  # names listed in a sentence
 EMPTY = "KEDA takes the empty answer for 0 without an error"
 
@@ -277,7 +278,7 @@ class _Query:
         if answer.error:
             yield not_checked(self.thing, loc, "threshold against what a replica holds", answer.error)
             return
-        held = [each.value for each in answer.samples if is_of(self.workload, each.labels)]
+        held = [each.value for each in samples_of(self.workload, self.facts, answer)]
         most = max(held, default=math.nan)
         if threshold * (1 + TOLERANCE) >= most > 0:
             why = f"While requests waited, a replica ran at most {most:g} in the last days: its KV cache was the limit."
@@ -317,8 +318,9 @@ class _Query:
         if now.error:
             yield not_checked(self.thing, self.loc, f"series of {selector.name}", now.error)
             return
-        if any(_fits(selector, each.labels) for each in now.samples):
-            yield from self._copies(selector, now)
+        fitting = [each.labels for each in self._likely(selector, now) if _fits(selector, each.labels)]
+        if fitting:
+            yield from self._copies(selector, fitting)
             return
         before = self.facts.series(selector.name)
         if before is PENDING:
@@ -326,13 +328,19 @@ class _Query:
         if before.error:
             yield not_checked(self.thing, self.loc, f"past series of {selector.name}", before.error)
             return
-        series = [*before.samples, *now.samples]
-        if any(_fits(selector, each.labels) for each in series):
+        if any(_fits(selector, each.labels) for each in self._likely(selector, before)):
             return  # it was there and comes back, as at zero replicas
-        if not series:
+        if not before.samples and not now.samples:
             yield from self._missing_name(selector)
         else:
-            yield from self._missing_label(selector, series)
+            yield from self._missing_label(selector, before if before.samples else now)
+
+    def _likely(self, selector: MetricSelector, answer: Answer) -> Sequence[Sample]:
+        """Return the series that may fit a selector: those with its model or namespace, if it states one."""
+        for name in ("model_name", "namespace"):
+            if value := selector.value(name):
+                return self.facts.index(answer).of_label(name, value)
+        return answer.samples
 
     def _missing_name(self, selector: MetricSelector) -> Iterator[Result]:
         names = self.facts.names()
@@ -353,12 +361,13 @@ class _Query:
         if nearest:
             answer = self.facts.query(nearest)
             if answer is not PENDING and not answer.error and answer.samples:
-                yield from self._missing_label(named, list(answer.samples))
+                yield from self._missing_label(named, answer)
 
-    def _missing_label(self, selector: MetricSelector, series: list[Sample]) -> Iterator[Result]:
-        own = [each for each in series if self.workload is not None and is_of(self.workload, each.labels)]
-        labels = sorted({key for each in own or series for key, value in each.labels.items() if value} - {"__name__"})
-        kept = [each for each in series if _has_all(selector, each.labels)] or series
+    def _missing_label(self, selector: MetricSelector, answer: Answer) -> Iterator[Result]:
+        own = samples_of(self.workload, self.facts, answer) if self.workload is not None else []
+        some = own or answer.samples[:MAX_COMPARED]
+        labels = sorted({key for each in some for key, value in each.labels.items() if value} - {"__name__"})
+        kept = [each for each in answer.samples[:MAX_COMPARED] if _has_all(selector, each.labels)] or some
         for matcher in selector.matchers:
             if not matcher.selects:
                 continue
@@ -385,9 +394,7 @@ class _Query:
             reason = f"the engine serves {shown(ours)}, and no series in {HISTORY} has it: it has not run here yet"
             yield not_checked(self.thing, self.loc, f"the value of {matcher.name}", reason)
             return
-        own = self.workload is not None and (
-            any(is_of(self.workload, each.labels) for each in self.facts.query(selector.name).samples)
-        )
+        own = self.workload is not None and bool(samples_of(self.workload, self.facts, self.facts.query(selector.name)))
         if matcher.name in ("namespace", *_POD_LABELS) and not own and (not near or matcher.op != "="):
             reason = f"no series of {selector.name} with {matcher} in {HISTORY}: the workload has not run here yet"
             yield not_checked(self.thing, self.loc, f"the value of {matcher.name}", reason)
@@ -398,9 +405,8 @@ class _Query:
         why = f"The series have {listed}. The query returns nothing; {EMPTY}."
         yield self.found("VA1203", f"no series of {selector.name} has {matcher}", why, self._fixed(selector))
 
-    def _copies(self, selector: MetricSelector, now: Answer) -> Iterator[Result]:
+    def _copies(self, selector: MetricSelector, fitting: list[Labels]) -> Iterator[Result]:
         """Find series that the query counts twice: a router's copies, a second scrape, another cluster."""
-        fitting = [each.labels for each in now.samples if _fits(selector, each.labels)]
         if not selector.is_load:
             return
         if any(labels.get("server") for labels in fitting) and any(not labels.get("server") for labels in fitting):
@@ -460,6 +466,15 @@ HELD = (
     " 0)[2d:10m]))"
 )
 """The most requests that each replica ran while others waited."""
+
+
+def samples_of(workload: ModelWorkload, facts: QueryFacts, answer: Answer) -> list[Sample]:
+    """Return the series of an answer that are about a workload."""
+    index, namespace = facts.index(answer), workload.thing.namespace
+    found_samples = [each for each in index.of_owner(namespace, workload.owner_name) if is_of(workload, each.labels)]
+    if found_samples or not workload.model_label:
+        return found_samples
+    return [each for each in index.of_label("model_name", workload.model_label) if is_of(workload, each.labels)]
 
 
 def is_of(workload: ModelWorkload, labels: Labels) -> bool:

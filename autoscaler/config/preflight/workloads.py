@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.catalog.scale_targets import BY_KIND
@@ -138,16 +139,26 @@ class ModelWorkload:
     def needs_devices(self) -> bool:
         return any(pod.devices for pod in self.pods)
 
+    @property
+    def owner_name(self) -> str:
+        """The beginning of the names of its pods."""
+        return f"{self.thing.name}-kserve" if self.thing.kind == _LLM_SERVICE else self.thing.name
+
     def pod_pattern(self) -> re.Pattern[str]:
         """Return a pattern that the names of its pods fit."""
-        name = re.escape(self.thing.name)
-        if self.thing.kind == _LLM_SERVICE:
-            return re.compile(rf"{name}-kserve(-[a-z0-9]+){{1,3}}")
-        if self.thing.kind in ("StatefulSet", "LeaderWorkerSet"):
-            return re.compile(rf"{name}(-\d+)+")
-        if self.thing.kind in ("RayService", "RayCluster"):
-            return re.compile(rf"{name}-.*")
-        return re.compile(rf"{name}-[a-z0-9]{{1,10}}-[a-z0-9]{{5}}")
+        return _pod_pattern(self.thing.kind, self.owner_name)
+
+
+@lru_cache(maxsize=8192)
+def _pod_pattern(kind: str, owner: str) -> re.Pattern[str]:
+    name = re.escape(owner)
+    if kind == _LLM_SERVICE:
+        return re.compile(rf"{name}(-[a-z0-9]+){{1,3}}")
+    if kind in ("StatefulSet", "LeaderWorkerSet"):
+        return re.compile(rf"{name}(-\d+)+")
+    if kind in ("RayService", "RayCluster"):
+        return re.compile(rf"{name}-.*")
+    return re.compile(rf"{name}-[a-z0-9]{{1,10}}-[a-z0-9]{{5}}")
 
 
 def read_workloads(objects: Manifests) -> list[ModelWorkload]:
