@@ -19,10 +19,7 @@ from autoscaler.config.policy.reload import PolicyFiles
 from autoscaler.config.settings import Settings
 from autoscaler.daemon.loop import Loop
 from autoscaler.daemon.totals import HourlyTotals
-from autoscaler.ports import (
-    Unavailable,
-    WorkloadSource,
-)
+from autoscaler.ports import Unavailable, WorkloadSource
 
 LISTED_S, POLL_S = 15.0, 0.1
 """How long `dry-run --once` waits for the cluster to be listed, and how often it checks."""

@@ -52,12 +52,7 @@ from autoscaler.daemon.checkpoint import Checkpointer
 from autoscaler.daemon.loop import Loop, Parts, follower_period_s
 from autoscaler.daemon.past_week import PastWeek
 from autoscaler.daemon.warm_start import WarmStart
-from autoscaler.ports import (
-    Clock,
-    Leadership,
-    ManualOverrides,
-    SampleSource,
-)
+from autoscaler.ports import Clock, Leadership, ManualOverrides, SampleSource
 
 log = structlog.get_logger(__name__)
 

@@ -12,15 +12,11 @@ from autoscaler.adapters.kubernetes.autoscalers.by_target import target_key
 from autoscaler.adapters.kubernetes.cluster_watch import ClusterWatch
 from autoscaler.adapters.kubernetes.fleet_layout import FleetLayout, pool_limits
 from autoscaler.adapters.kubernetes.managed import ManagedWorkloads
-from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.adapters.kubernetes.pods.status import Key
 from autoscaler.adapters.kubernetes.stores import RESOURCE_QUOTAS, ClusterStores, Scope
-from autoscaler.adapters.kubernetes.weights.kserve import LocalModels
 from autoscaler.adapters.kubernetes.weights.planning import SeenFleet
-from autoscaler.adapters.kubernetes.weights.view import WeightsView
-from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.core.model.fleet import Fleet, WorkloadRef
 from autoscaler.ports import Clock, Leadership, ScaledObjectFields, Unavailable, Wakeup
 
@@ -48,6 +44,8 @@ class KubeFleet:
         self._clock = clock
         writes = writes or OwnWrites(clock)
         self._stores = stores = ClusterStores(clock, scope, writes, leadership)
+        self.manual_overrides, self.kinds = stores.manual_overrides, stores.kinds
+        self.weights, self.local_models = stores.weights, stores.local_models
         on_sync = wakeup.set if wakeup is not None else None
         self._watch = ClusterWatch(kube, clock, stores.watched(), scope.namespaces, scope.times, on_sync)
         self._managed = ManagedWorkloads(
@@ -61,18 +59,6 @@ class KubeFleet:
             scope.system,
         )
         self._layout = FleetLayout(stores, self._managed, writes, clock)
-
-    @property
-    def manual_overrides(self) -> OverrideTracker:
-        return self._stores.manual_overrides
-
-    @property
-    def local_models(self) -> LocalModels:
-        return self._stores.local_models
-
-    @property
-    def kinds(self) -> TargetKinds:
-        return self._stores.kinds
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -149,11 +135,6 @@ class KubeFleet:
     def deletion_cost(self, pod: Key) -> float | None:
         """Return the deletion cost of a pod; None: it is gone, or no ReplicaSet controls it."""
         return self._stores.pods.deletion_cost(pod)
-
-    @property
-    def weights(self) -> WeightsView:
-        """The weights of the models, and what nodes say about them."""
-        return self._stores.weights
 
     def inventory(self) -> SeenFleet | None:
         """Return the inputs of a plan of weights, as of the last `fleet()`; None: no source is known."""

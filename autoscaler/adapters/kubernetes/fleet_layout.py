@@ -8,9 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import structlog
 
-from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import (
-    to_columns,
-)
+from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import to_columns
 from autoscaler.adapters.kubernetes.inventory.model_fit import misfit
 from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import Usage, count_usage

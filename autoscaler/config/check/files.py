@@ -14,14 +14,7 @@ from types import MappingProxyType
 from autoscaler.config.check.manifests import at, check_unscaled, check_workload, known_kind, mapping
 from autoscaler.config.findings import Finding, PolicyError, Severity, shown, unknown
 from autoscaler.config.policy.namespace_limits import LIMITS_KIND, NamespaceLimits
-from autoscaler.config.policy.parse import (
-    MAX_FILES,
-    PolicyBook,
-    assemble,
-    is_policy_file,
-    read_limits,
-    read_policy,
-)
+from autoscaler.config.policy.parse import MAX_FILES, PolicyBook, assemble, is_policy_file, read_limits, read_policy
 from autoscaler.config.policy.schema import API_VERSION, KIND, Policy
 from autoscaler.config.yaml import MAX_BYTES, SUFFIXES, Document, decode_text, read_documents, read_text, yaml_files
 

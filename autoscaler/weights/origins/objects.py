@@ -13,13 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
-from obstore.exceptions import (
-    BaseError,
-    NotFoundError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
+from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 from obstore.store import LocalStore, S3Store, from_url
 
 from autoscaler.config.findings import shown

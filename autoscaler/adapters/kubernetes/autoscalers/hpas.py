@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api.objects import (
-    AutoscalerStatus,
-    Behavior,
-    HorizontalPodAutoscaler,
-    ScalingRules,
-)
+from autoscaler.adapters.kubernetes.api.objects import AutoscalerStatus, Behavior, HorizontalPodAutoscaler, ScalingRules
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.autoscalers.by_target import AutoscalerStore, TargetKey, api_group
 from autoscaler.config.check import scaledobject as so

@@ -14,14 +14,7 @@ import numpy as np
 from autoscaler.adapters.kubernetes.api.objects import Condition, PodObject
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.pods.brief_runs import BriefRuns
-from autoscaler.adapters.kubernetes.pods.status import (
-    FAILED_STARTS,
-    FINISHED,
-    Key,
-    OwnerKey,
-    owner_of,
-    true_conditions,
-)
+from autoscaler.adapters.kubernetes.pods.status import FAILED_STARTS, FINISHED, Key, OwnerKey, owner_of, true_conditions
 from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock
