@@ -30,7 +30,7 @@ MAX_WORK = 5000  # samples and steps for one value: subqueries in subqueries mul
 SCRAPE_S = 15.0  # usual time between two samples
 SUBQUERY_STEP_S = 60.0  # Prometheus' default, its evaluation interval
 
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|`[^`]*`|[\w:.]+|\S', re.ASCII)
+_TOKENS = re.compile(r""""(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?|`[^`]*+`?|[\w:.]+|\S""", re.ASCII)
 # Labels whose values differ between the pods of a workload.
 _OF_PODS = frozenset(
     {pod for _, pod in POD_LABELS}
