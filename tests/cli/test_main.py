@@ -143,6 +143,8 @@ BAD_OPTIONS = {
     "zero duration": ((*DIRECT, "--period", "0s"), ["'0s'", "at most 24h"]),
     "long duration": (("demo", "--duration", "48h"), ["'48h'", "at most 24h"]),
     "price": ((*DIRECT, "--price", "H100"), ["'H100'", "PRODUCT=USD"]),
+    "capacity type": ((*DIRECT, "--price", "L4@sopt=1"), ["'sopt'", "did you mean spot?", "on-demand, reserved, spot"]),
+    "high price": ((*DIRECT, "--price", "L4=10001"), ["'L4=10001'", "0 to 10,000"]),
     "negative price": ((*DIRECT, "--price", "H100=-1"), ["'H100=-1'"]),
     "namespace": ((*DIRECT, "--namespace", "../kube-system"), ["--namespace", "'../kube-system'", "a-z, 0-9"]),
     "empty namespace": ((*DIRECT, "--namespace", ""), ["--namespace", "''"]),

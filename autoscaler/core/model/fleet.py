@@ -119,7 +119,9 @@ class Pool(NamedTuple):
     product: str = ""  # "NVIDIA-H100-80GB-HBM3"; "": any
     nodes: str = ""  # label that separates its nodes from others with this product, "team=a"; "": no others
     grows: str = ""  # node label by which a cluster autoscaler adds nodes; "": none, or the pool is unlimited
-    capacity_type: str = ""  # "spot", "on-demand", "reserved"; several joined by " or "; "": unknown
+    capacity_type: str = (
+        ""  # "spot", "on-demand", "reserved"; several joined by " or ", with "unknown" among them; "": unknown
+    )
 
     @property
     def may_be_spot(self) -> bool:

@@ -134,7 +134,7 @@ def _pool(
         product,
         nodes=_words(needs) if own and own != others else "",
         grows=growing[:TEXT_LIMIT],
-        capacity_type="" if "" in paid else " or ".join(sorted(paid)),
+        capacity_type=" or ".join(sorted(kind or "unknown" for kind in paid)) if len(paid) > 1 else paid.pop(),
     )
 
 

@@ -176,6 +176,28 @@ def test_zones_and_capacity_types_are_groups_of_one_pool():
     assert seen.gpus == [12.0]
 
 
+PAID = "karpenter.sh/capacity-type"
+
+
+@pytest.mark.parametrize(
+    ("present", "selector", "kind", "spot"),
+    [
+        (({PAID: "spot"}, {PAID: "on-demand"}), ((PAID, "spot"),), "spot", True),
+        (({PAID: "spot"}, {PAID: "on-demand"}), (), "on-demand or spot", True),
+        (({PAID: "on-demand"}, {PAID: "reserved"}), (), "on-demand or reserved", False),
+        (({PAID: "spot"}, {}), (), "spot or unknown", True),  # one node says nothing
+        (({}, {}), (), "", False),
+        ((), ((PAID, "spot"),), "spot", True),  # all its nodes were taken away
+        ((), (("cloud.google.com/gke-nodepool", "gpu"),), "", False),  # nothing tells how new ones are paid for
+        (({PAID: "on-demand"},), ((PAID, "spot"),), "spot", True),
+    ],
+)
+def test_a_pool_is_paid_for_as_its_nodes_or_its_selector(present, selector, kind, spot):
+    store = nodes(*((L4 | labels, {GPU: "4"}) for labels in present))
+    (pool,) = lay_out_pools(store.nodes, [placed_facts(selector=selector)]).pools
+    assert (pool.capacity_type, pool.may_be_spot) == (kind, spot)
+
+
 def test_mixed_mig_node_has_a_group_for_each_resource():
     labels = {PRODUCT: "H100", "nvidia.com/mig.strategy": "mixed"}
     store = nodes((labels, {GPU: "4", MIG: "2", "nvidia.com/mig-1g.10gb": "7", "example.com/nic": "3"}))
