@@ -74,6 +74,7 @@ def make_demand(options: DemandOptions, console: Console) -> DemandModel:
 
 def _read_latencies(options: ReportOptions, span: Span, console: Console) -> tuple[Latencies, tuple[str, ...]]:
     settings = options.prometheus
+    assert settings is not None  # the command line requires it
     span_s = (span.start_s, span.end_s)
     deadline_s = time.monotonic() + DEADLINE_S
     with reader_of(lambda: RangeReader(settings, Credentials(settings), deadline_s)) as reader:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from autoscaler.cli.experiment import Greedy
-from autoscaler.cli.options import context_option, policy_options, price_options, prometheus_options
-from autoscaler.cli.param_types import OUT, READABLE_FILE, DurationParam, ObjectName, SpanParam
+from autoscaler.cli.options import context_option, policy_options, price_options, prometheus_options, refuse_unused
+from autoscaler.cli.param_types import FOLDER, OUT, READABLE_FILE, DurationParam, ObjectName, SpanParam
 from autoscaler.cli.process import run_interruptibly
 from autoscaler.cli.settings import prometheus_settings, stated_prices
 
@@ -18,6 +18,7 @@ YEAR_S = 366 * 86_400
 
 @click.command(cls=Greedy, short_help="Show what your services cost and missed, from Prometheus alone.")
 @prometheus_options
+@click.option("--record", type=FOLDER, metavar="DIR", help="Record to read instead of Prometheus; see `run --record`.")
 @policy_options
 @price_options
 @click.option(
@@ -46,9 +47,6 @@ YEAR_S = 366 * 86_400
 )
 @click.option("--cluster", is_flag=True, help="Read your own scaling rules from the cluster.")
 @context_option
-@click.option(
-    "--html", type=OUT, metavar="FILE", default="report.html", show_default=True, help="Write the page to this file."
-)
 @click.option("--json", type=OUT, metavar="FILE", help="Write the report as JSON.")
 def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
     """Show what the counts of all services cost and missed, and what this policy and a constant count would have.
@@ -56,8 +54,11 @@ def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
     Reads the history in Prometheus alone and changes nothing. Needs no access to a cluster, unless --cluster is given.
     """
     settings = prometheus_settings(given)
-    if settings is None:
-        raise click.UsageError("--prometheus URL is missing: report reads history from there")
+    if (settings is None) == (given["record"] is None):
+        raise click.UsageError("give either --prometheus URL or --record DIR: report reads history from there")
+    if given["record"] is not None:
+        others = {"cache": cache, "no_cache": no_cache, **given}
+        refuse_unused(others, ("cache", "no_cache", "step", "against", "cluster", "price"), "with --record")
     if cache is not None and no_cache:
         raise click.UsageError("--cache FILE and --no-cache exclude each other")
     if given["context"] and not given["cluster"]:
@@ -69,12 +70,6 @@ def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
         from autoscaler.config.settings import KubeSettings
         from autoscaler.report.piece_cache import default_file
 
-        try:
-            from autoscaler.report.sample import sample
-        except ModuleNotFoundError as error:
-            if error.name != "numba":
-                raise
-            sample = None  # type: ignore[assignment]
         return app(
             ReportOptions(
                 prometheus=settings,
@@ -85,11 +80,11 @@ def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
                 prices=dict(stated_prices(given)),
                 step_s=given["step"],
                 cache=None if no_cache else cache or default_file(),
-                html=given["html"],
+                html=None,
                 json=given["json"],
+                record=given["record"],
                 against=given["against"],
                 kube=KubeSettings(context=given["context"]) if given["cluster"] else None,
-                sample=sample,
             )
         )
 

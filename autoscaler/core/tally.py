@@ -15,7 +15,10 @@ from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, find_ids, moved, or_zero, replace
 
-COUNTED = ("finished", "first_tokens", "ttft_met", "itl_judged", "itl_met", "prompt_tokens", "generation_tokens")
+COUNTED = (
+    *("finished", "first_tokens", "ttft_met", "itl_judged", "itl_met", "prompt_tokens", "generation_tokens"),
+    *("gap_s", "gaps"),
+)
 MINUTE_S = 60.0
 LONGEST_S = 300.0
 """Longest time between two ticks that is counted. What happened in a longer one, such as a suspended process, is not
@@ -35,11 +38,15 @@ class Tally(Columns):
     arrived: FloatColumn  # requests: those that ended, and the growth of those in flight
     finished: FloatColumn
     first_tokens: FloatColumn
+    ttft_judged: FloatColumn  # first tokens of which it is known whether they came in time
     ttft_met: FloatColumn
     itl_judged: FloatColumn
     itl_met: FloatColumn
     prompt_tokens: FloatColumn
     generation_tokens: FloatColumn
+    gap_s: FloatColumn  # seconds between tokens
+    gaps: FloatColumn  # between two tokens
+    kv_s: FloatColumn  # KV-cache usage of a pod, 0..1, times seconds, summed over pods
     running_s: FloatColumn  # requests that run, times seconds
     waiting_s: FloatColumn
     breach_s: FloatColumn  # seconds of the minutes in which fewer requests met their objectives than the policy asks
@@ -98,6 +105,7 @@ def _since(before: TallyState, inp: TickInput, decided: FloatColumn) -> Tally:
         decided_usd=usd * wanted,
         changes=(known & (decided != wanted)).astype(np.float64),
         arrived=np.maximum(grown["finished"] + in_flight, 0.0),
+        kv_s=seconds * _sum(inp, inp.samples.pods.kv_usage),
         running_s=seconds * _sum(inp, inp.samples.pods.running),
         waiting_s=seconds * (_sum(inp, inp.samples.pods.waiting) + or_zero(inp.samples.gateways.waiting)),
         breach_s=np.zeros(rows),
@@ -106,14 +114,19 @@ def _since(before: TallyState, inp: TickInput, decided: FloatColumn) -> Tally:
 
 
 def _grow(before: TickInput, inp: TickInput) -> dict[str, FloatColumn]:
-    """Return the growth of the counters of each workload; float64[W] by name."""
+    """Return the growth of the counters of each workload; float64[W] by name.
+
+    A pod that does not tell how many requests met an objective is judged by none.
+    """
     pod, known = find_ids(inp.fleet.pod_id, before.fleet.pod_id)
-    grown = {}
+    grown: dict[str, FloatColumn] = {}
     for name in COUNTED:
         now, was = getattr(inp.samples.pods, name), getattr(before.samples.pods, name)
         more = now - np.where(known, was[pod] if len(was) else np.nan, np.nan)
-        grown[name] = _sum(inp, np.where(more < 0, now, more))
-    return grown
+        grown[name] = np.where(more < 0, now, more)
+    grown["ttft_judged"] = np.where(np.isnan(grown["ttft_met"]), np.nan, grown["first_tokens"])
+    grown["itl_judged"] = np.where(np.isnan(grown["itl_met"]), np.nan, grown["itl_judged"])
+    return {name: _sum(inp, of_pods) for name, of_pods in grown.items()}
 
 
 def _in_flight(inp: TickInput) -> FloatColumn:
@@ -127,7 +140,7 @@ def _sum(inp: TickInput, of_pods: FloatColumn) -> FloatColumn:
 
 def _is_breach(minute: Tally, spec: Spec) -> BoolColumn:
     """Return where fewer requests met an objective than the policy asks, or none was served while some waited."""
-    late = minute.ttft_met < spec.attainment * minute.first_tokens
+    late = minute.ttft_met < spec.attainment * minute.ttft_judged
     slow = minute.itl_met < spec.attainment * minute.itl_judged
     unserved = (minute.first_tokens == 0) & (minute.waiting_s > 0) & ~np.isnan(spec.attainment)
     has_ttft, has_itl = ~np.isnan(spec.ttft_objective_s), ~np.isnan(spec.itl_objective_s)

@@ -16,12 +16,11 @@ from autoscaler.report.columns import (
     actual,
     find_constant_counts,
 )
-from autoscaler.report.facts import ServiceFacts
+from autoscaler.report.facts import Facts
 from autoscaler.report.fluid import Column, Course, follow
 from autoscaler.report.history import FleetHistory
-from autoscaler.report.load import FleetLoad, Profiles
-from autoscaler.report.outcome import ServiceFigures, sum_up
-from autoscaler.report.sampled import Hour
+from autoscaler.report.load import Load, Profiles
+from autoscaler.report.outcome import Outcome, sum_up
 
 LEAST_SEEN = 0.5
 """Share of the span below which the numbers of a service are marked."""
@@ -32,7 +31,7 @@ class Entry:
     """One column with its figures."""
 
     course: Course
-    outcome: ServiceFigures
+    outcome: Outcome
 
     @property
     def name(self) -> str:
@@ -40,21 +39,20 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class FleetReport:
+class Report:
     """All that a page, a table or a document says."""
 
     server: str
     services: tuple[ServiceName, ...]
     policies: tuple[str, ...]  # [W]
     spec: Spec
-    load: FleetLoad
+    load: Load
     profiles: Profiles
-    facts: ServiceFacts
+    facts: Facts
     entries: tuple[Entry, ...]  # actual, policy, least constant count, and then those of the user
     step_s: float  # of the history that was read
     notes: tuple[str, ...] = ()
     modelled: BoolColumn = field(default_factory=lambda: np.empty(0, bool))  # bool[W], False: left out of the verdict
-    sampled: tuple[Hour, ...] = ()  # hours that were replayed request by request
     doubts: tuple[str, ...] = ()  # [W], why a service is not well modelled; "": it is
 
     def entry(self, name: str) -> Entry:
@@ -85,15 +83,15 @@ Stage = Callable[[str], Callable[[float], None]]
 def compute(
     server: str,
     history: FleetHistory,
-    load: FleetLoad,
+    load: Load,
     profiles: Profiles,
-    facts: ServiceFacts,
+    facts: Facts,
     spec: Spec,
     policies: Sequence[str],
     columns: Sequence[Column] = (),
     notes: Sequence[str] = (),
     stage: Stage = lambda _: lambda _: None,
-) -> FleetReport:
+) -> Report:
     """Compute all columns. columns: those of the user. stage: names a part of the work and returns its progress."""
     counts = find_constant_counts(load, profiles, spec.attainment, stage("least constant counts"))
     policy = PolicyColumn(load, profiles, spec)
@@ -104,7 +102,7 @@ def compute(
         *(follow(column, load, profiles, stage(column.title)) for column in columns),
     ]
     services = len(history.services)
-    return FleetReport(
+    return Report(
         server=server,
         services=history.services,
         policies=tuple(policies),

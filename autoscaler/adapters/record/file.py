@@ -15,11 +15,19 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from autoscaler.core.model.types import Recommender, Signal, Stage
+
 FORMAT = 1
 SUFFIX = ".sqlite"
 PAGE_BYTES = 4096
 BUSY_S = 20.0
 """How long a writer waits for a reader, and a reader for a writer. Either holds a file for some milliseconds."""
+
+TRAFFIC = (
+    *("arrived", "finished", "first_tokens", "ttft_judged", "ttft_met", "itl_judged", "itl_met"),
+    *("prompt_tokens", "generation_tokens", "gap_s", "gaps", "kv_s", "running_s", "waiting_s", "breach_s"),
+)
+"""Columns of `core.tally.Tally` in the table `traffic`."""
 
 TABLES = {
     "workloads": "id INTEGER PRIMARY KEY, namespace TEXT, name TEXT, kind TEXT, uid TEXT",
@@ -30,13 +38,14 @@ TABLES = {
     ),
     "counts": (
         "workload INTEGER, tick INTEGER, at_s INTEGER, current INTEGER, ready INTEGER, starting INTEGER, "
-        "wanted INTEGER, recommender TEXT, signal TEXT, stage TEXT, PRIMARY KEY (workload, tick)"
+        "wanted INTEGER, recommender INTEGER, signal INTEGER, stage INTEGER, PRIMARY KEY (workload, tick)"
     ),
+    # What the codes in `counts` mean: "recommender", "signal" or "stage", its code, and its published name.
+    "codes": "kind TEXT, code INTEGER, name TEXT, PRIMARY KEY (kind, code)",
     # Sums over `seconds` from `from_s` on. A workload without requests has no row.
     "traffic": (
-        "workload INTEGER, from_s INTEGER, seconds INTEGER, arrived INTEGER, finished INTEGER, first_tokens INTEGER, "
-        "ttft_met INTEGER, itl_judged INTEGER, itl_met INTEGER, prompt_tokens INTEGER, generation_tokens INTEGER, "
-        "running_s INTEGER, waiting_s INTEGER, breach_s INTEGER, PRIMARY KEY (workload, from_s)"
+        f"workload INTEGER, from_s INTEGER, seconds INTEGER, {', '.join(f'{name} INTEGER' for name in TRAFFIC)}, "
+        "PRIMARY KEY (workload, from_s)"
     ),
     "changes": (
         "tick INTEGER, at_s INTEGER, workload INTEGER, before INTEGER, after INTEGER, outcome TEXT, detail TEXT, "
@@ -50,6 +59,12 @@ TABLES = {
     "about": "key TEXT PRIMARY KEY, value TEXT",
 }
 """Columns of each table. A tick is its number, which only grows; times are seconds since 1970."""
+
+CODES = [
+    (kind, code.value, code.published)
+    for kind, codes in (("recommender", Recommender), ("signal", Signal), ("stage", Stage))
+    for code in codes
+]
 
 WITH_ROWID = ("workloads", "ticks", "blocks")
 DAMAGE = (sqlite3.DatabaseError, OSError, UnicodeDecodeError)
@@ -86,6 +101,7 @@ class RecordFile:
                 rowid = "" if table in WITH_ROWID else " WITHOUT ROWID"
                 file.connection.execute(f"CREATE TABLE {table} ({columns}){rowid}")
             file.add("about", about.items())
+            file.add("codes", CODES)
         return file
 
     @classmethod

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler.adapters.record.file import RecordFile
+from autoscaler.adapters.record.file import TRAFFIC, RecordFile
 from autoscaler.adapters.record.values import Decided
 from autoscaler.core import tally
 from autoscaler.core.explain.sentence import binding_stages
 from autoscaler.core.model.fleet import Workload, WorkloadRef
-from autoscaler.core.model.types import Recommender, Signal, Stage
+from autoscaler.core.model.types import Recommender, Signal
 from autoscaler.core.table.columns import BoolColumn, IntColumn
 from autoscaler.core.tally import Tally, TallyState
 from autoscaler.ports import ChangeStatus, TickRecord
@@ -22,14 +22,12 @@ from autoscaler.ports import ChangeStatus, TickRecord
 TRAFFIC_S = 300
 """Seconds of one row of traffic."""
 
-MAX_SENTENCE = 500
+MAX_SENTENCE = 160
+"""Characters of a sentence that are kept: its first reasons. The whole one is said again where inputs are kept."""
+
 MAX_PROBLEM = 300
 WORKLOADS = "SELECT id, namespace, name, kind, uid FROM workloads"
-RECOMMENDERS, SIGNALS, STAGES = (tuple(each.published for each in kind) for kind in (Recommender, Signal, Stage))
-TRAFFIC = (
-    *("arrived", "finished", "first_tokens", "ttft_met", "itl_judged", "itl_met", "prompt_tokens"),
-    *("generation_tokens", "running_s", "waiting_s", "breach_s"),
-)
+RECOMMENDERS, SIGNALS = (tuple(each.published for each in kind) for kind in (Recommender, Signal))
 
 
 @dataclass(frozen=True)
@@ -113,13 +111,13 @@ class TableRows:
     def _note_counts(self, tick: TickRecord, number: int, decided: Decided) -> None:
         """Add rows of `facts`, `counts` and `owners` where they differ from the last ones."""
         at_s, owners = round(tick.wall_s), tick.input.fleet.other_owner
-        bound = [STAGES[int(stage)] if stage > 0 else "" for stage in binding_stages(tick.decision).tolist()]
+        bound = [int(stage) if stage > 0 else None for stage in binding_stages(tick.decision).tolist()]
         current = _whole(decided.current)
         counts = zip(
             current,
             *(_whole(column) for column in (decided.ready, decided.starting, decided.replicas)),
-            (RECOMMENDERS[value] for value in decided.recommender.tolist()),
-            (SIGNALS[value] if value >= 0 else "" for value in decided.signal.tolist()),
+            decided.recommender.tolist(),
+            (value if value >= 0 else None for value in decided.signal.tolist()),
             strict=True,
         )
         rows = zip(decided.workload.tolist(), _facts(tick), counts, strict=True)

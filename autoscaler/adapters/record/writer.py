@@ -27,7 +27,7 @@ MEMORY_S = 6 * 3600.0
 MOST_TICKS = 1_000_000
 """More ticks than a file has."""
 
-PARTS = 4
+PARTS = 8
 """A file, and ticks that are computed from one memory, take at most this part of the allowed size before others begin,
 so that the oldest can be removed."""
 

@@ -1,0 +1,130 @@
+"""The history of all services from a record, in place of Prometheus: the same columns, in steps of its traffic rows."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscaler.adapters.prometheus.range.service_queries import COLUMNS, ServiceName
+from autoscaler.adapters.record.reader import Record, moment
+from autoscaler.adapters.record.rows import TRAFFIC_S
+from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.ports import Unavailable
+from autoscaler.report.facts import Facts
+from autoscaler.report.history import FleetHistory, Span, Steps
+
+GROWN = ("finished", "first_tokens", "prompt_tokens", "generation_tokens", "gap_s", "gaps")
+JUDGED = ("ttft_judged", "ttft_met", "itl_judged", "itl_met")
+TRAFFIC = ("running_s", "waiting_s", "kv_s", *GROWN, *JUDGED)
+LEAST_STEPS = 12
+
+
+class Recorded(NamedTuple):
+    """What a record tells of all services; [W]."""
+
+    history: FleetHistory
+    facts: Facts
+    policies: tuple[str, ...]  # names, the last one of each service; "": none
+
+
+def read_record(record: Record, start_s: float, end_s: float, namespaces: tuple[str, ...]) -> Recorded:
+    """Read what is recorded between two Unix times, whole steps. Raises Unavailable if it is less than an hour."""
+    first_s, last_s = record.span()
+    start = math.ceil(max(start_s, first_s) / TRAFFIC_S) * TRAFFIC_S
+    steps = int((min(end_s, last_s) - start) // TRAFFIC_S)
+    if steps < LEAST_STEPS:
+        raise Unavailable(
+            f"--record {record.folder}: it has {moment(first_s)} to {moment(last_s)}; needed: at least an hour of it"
+        )
+    span = Span(float(start), float(TRAFFIC_S), steps)
+    names = "SELECT id, namespace, name FROM workloads ORDER BY id"
+    row_of: dict[tuple[object, int], int] = {}  # by file and number
+    rows: dict[ServiceName, int] = {}
+    for file, (number, namespace, name) in record.query(names):
+        if not namespaces or namespace in namespaces:
+            row_of[file.path, number] = rows.setdefault(ServiceName("", namespace, name), len(rows))
+    columns = {name: np.full((steps, len(rows)), np.nan, np.float32) for name in COLUMNS}
+    ticked = _ticked(record, span)
+    _fill_counts(record, span, row_of, columns, ticked)
+    _fill_traffic(record, span, row_of, columns)
+    facts, policies = _read_facts(record, row_of, len(rows))
+    problems = [*record.problems]
+    if missing := int((~ticked).sum()):
+        problems.append(f"record: in {missing} of {steps} steps no tick was recorded")
+    return Recorded(FleetHistory(span, tuple(rows), columns, tuple(problems)), facts, policies)
+
+
+def _ticked(record: Record, span: Span) -> BoolColumn:
+    """Return the steps in which ticks were recorded; bool[T]."""
+    ticked = np.zeros(span.steps, dtype=bool)
+    for _, (at_s, until_s) in record.query("SELECT at_s, until_s FROM ticks WHERE until_s >= ?", span.start_s):
+        first, last = ((each - span.start_s) // span.step_s for each in (at_s, until_s))
+        ticked[max(int(first), 0) : max(int(last) + 1, 0)] = True
+    return ticked
+
+
+def _fill_counts(
+    record: Record, span: Span, row_of: dict[tuple[object, int], int], columns: dict[str, Steps], ticked: BoolColumn
+) -> None:
+    """Fill the means of replicas over each step, from the moments at which they changed; nothing is served at first."""
+    known: dict[int, list[tuple[float, float, float]]] = {}
+    query = "SELECT workload, at_s, ready, current FROM counts ORDER BY tick"
+    for file, (number, at_s, ready, current) in record.query(query):
+        if (row := row_of.get((file.path, number))) is not None:
+            known.setdefault(row, []).append((at_s, ready or 0.0, current or 0.0))
+    edges = np.append(span.start_s, span.ends_s)
+    for row, changes in known.items():
+        at_s, *counts = np.array(changes, dtype=np.float64).T
+        order = np.argsort(at_s, kind="stable")
+        for name, values in zip(("pods", "ordered"), counts, strict=True):
+            columns[name][:, row] = np.where(ticked, _mean(at_s[order], values[order], edges), np.nan)
+    for name in columns.keys() & {*GROWN, "running", "waiting", *JUDGED}:
+        columns[name][ticked] = 0.0
+
+
+def _mean(at_s: FloatColumn, values: FloatColumn, edges: FloatColumn) -> FloatColumn:
+    """Return the mean of a step function between edges; NaN before its first value."""
+    moments = np.append(at_s, max(edges[-1], at_s[-1]) + 1.0)
+    integral = np.concatenate([[0.0], np.cumsum(values * np.diff(moments))])
+    means = np.diff(np.interp(edges, moments, integral)) / np.diff(edges)
+    return np.where(edges[:-1] < at_s[0], np.nan, means)
+
+
+def _fill_traffic(record: Record, span: Span, row_of: dict[tuple[object, int], int], columns: dict[str, Steps]) -> None:
+    query = f"SELECT workload, from_s, {', '.join(TRAFFIC)} FROM traffic WHERE from_s >= ? AND from_s < ?"
+    for file, (number, from_s, running_s, waiting_s, kv_s, *grown) in record.query(query, span.start_s, span.end_s):
+        row, step = row_of.get((file.path, number)), int((from_s - span.start_s) // span.step_s)
+        if row is None:
+            continue
+        told = dict(zip((*GROWN, *JUDGED), grown, strict=True))
+        for met, judged in (("ttft_met", "ttft_judged"), ("itl_met", "itl_judged")):
+            if not told[judged] and told["first_tokens"]:
+                told[met] = math.nan  # it is not known which requests met the objective, or there is none
+        for name in columns.keys() & told.keys():
+            columns[name][step, row] = np.nan_to_num(columns[name][step, row]) + told[name]
+        columns["running"][step, row] = running_s / span.step_s
+        columns["waiting"][step, row] = waiting_s / span.step_s
+        if (pods := columns["pods"][step, row]) > 0:
+            columns["kv_usage"][step, row] = min(kv_s / span.step_s / pods, 1.0)
+
+
+def _read_facts(record: Record, row_of: dict[tuple[object, int], int], rows: int) -> tuple[Facts, tuple[str, ...]]:
+    """Return the last facts of each service, and the names of their policies."""
+    gpus, usd, policies = np.full(rows, np.nan), np.full(rows, np.nan), [""] * rows
+    for file, (number, policy, each, price) in record.query(
+        "SELECT workload, policy, gpus, usd_per_hour FROM facts ORDER BY tick"
+    ):
+        if (row := row_of.get((file.path, number))) is not None:
+            policies[row] = policy or ""
+            gpus[row], usd[row] = (math.nan if value is None else value for value in (each, price))
+    reasons = tuple("" if known else "the record has no price" for known in ~np.isnan(usd))
+    facts = Facts(
+        model=("",) * rows,
+        gpus=np.where(np.isnan(gpus), 1.0, gpus),
+        assumed_gpus=np.isnan(gpus),
+        usd_per_hour=usd,
+        reasons=reasons,
+    )
+    return facts, tuple(policies)

@@ -1,0 +1,91 @@
+"""A report from a record has the figures of the ticks that were recorded."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from autoscaler.adapters.record.reader import Record
+from autoscaler.app.report import ReportOptions, make_report
+from autoscaler.core.model.variants import Variants
+from autoscaler.core.tally import COUNTED, Tally, TallyState, advance
+from autoscaler.ports import Unavailable
+from autoscaler.report.recorded import read_record
+from tests.adapters.record.test_record import write
+from tests.adapters.record.ticks import START_S, at, records
+
+STEP_S = 300.0
+
+
+def spread(count: int = 80):
+    """Ticks a minute apart on both clocks, so that they fill more than an hour."""
+    ticks = []
+    for number, tick in enumerate(records(count)):
+        variants = Variants(np.full(2, -1), np.array([4.0, np.nan]))
+        inp = replace(tick.input, now_s=1000.0 + 60.0 * number, variants=variants)
+        ticks.append(at(replace(tick, input=inp), START_S + 60.0 * number))
+    return ticks
+
+
+def options(folder, since_s: float = 14 * 86_400.0) -> ReportOptions:
+    return ReportOptions(
+        prometheus=None,
+        since_s=since_s,
+        policies=(),
+        default_policy="interactive",
+        namespaces=(),
+        prices={},
+        step_s=None,
+        cache=None,
+        html=None,
+        json=None,
+        record=folder,
+    )
+
+
+def test_columns_are_the_sums_of_the_ticks(tmp_path):
+    ticks = spread()
+    write(tmp_path / "record", ticks)
+    with Record(tmp_path / "record") as record:
+        recorded = read_record(record, -math.inf, math.inf, ())
+    history = recorded.history
+    state: TallyState | None = None
+    sums = {name: np.zeros((history.span.steps, 2)) for name in ("finished", "gap_s", "prompt_tokens")}
+    for tick in ticks:
+        state, since = advance(state, tick.input, tick.decision)
+        step = int((tick.wall_s - history.span.start_s) // STEP_S)
+        if step < history.span.steps:
+            for name, column in sums.items():
+                column[step] += getattr(since, name)
+    assert [str(name) for name in history.services] == ["ns/w0", "ns/w1"]
+    assert history.span.steps == 15
+    for name, column in sums.items():
+        assert np.nan_to_num(history.column(name)) == pytest.approx(column, abs=0.51), name
+    assert recorded.facts.usd_per_hour.tolist() == pytest.approx([4.0, math.nan], nan_ok=True)
+    ready = [tick.decision.observation.ready[0] for tick in ticks]
+    assert history.column("pods")[:, 0] == pytest.approx(np.reshape(ready[:75], (15, 5)).mean(axis=1), abs=0.01)
+
+
+def test_a_report_is_made_of_a_record_alone(tmp_path):
+    write(tmp_path / "record", spread())
+    report = make_report(options(tmp_path / "record"), Console(quiet=True))
+    assert [str(name) for name in report.services] == ["ns/w0", "ns/w1"]
+    assert report.policies == ("interactive", "batch")
+
+
+def test_less_than_an_hour_is_refused_with_what_there_is(tmp_path):
+    write(tmp_path / "record", records(20))
+    with pytest.raises(Unavailable, match=r"it has 2026-06-01T08:00:00Z to .*; needed: at least an hour of it"):
+        make_report(options(tmp_path / "record"), Console(quiet=True))
+
+
+def test_a_request_that_nobody_judged_has_not_missed():
+    """Readings without the count of those in time leave it open, and so does a policy without objectives."""
+    first, second = (tick.input for tick in spread(2))
+    _, since = advance(TallyState(first, np.ones(2), Tally.blank(2)), second, records(2)[1].decision)
+    assert since.first_tokens[0] > 0
+    assert since.ttft_judged.tolist() == [0.0, 0.0]
+    assert since.breach_s.tolist() == [0.0, 0.0]
+    assert set(COUNTED) <= set(vars(since))
