@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
@@ -30,6 +31,7 @@ from autoscaler.adapters.model_files import ModelSizes
 from autoscaler.adapters.prometheus.instant.gateways import WakeUpQuery
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
 from autoscaler.adapters.prometheus.range.recent import RecentHistory
+from autoscaler.adapters.record.timeline import read_timeline
 from autoscaler.adapters.scrape.gateways import GatewayScraper
 from autoscaler.adapters.scrape.gpus import DcgmScraper
 from autoscaler.adapters.scrape.pods import PodScraper
@@ -312,7 +314,10 @@ async def build_loop(
             2 * follower_period_s(settings.period_s) + settings.tick_deadline_s,
         )
         parts.recorders += [dashboard, metrics, readiness]
-        server = HttpServer(settings.http, dashboard=dashboard, metrics=metrics, readiness=readiness, mode=mode)
+        timeline = partial(read_timeline, settings.record.folder) if settings.record else None
+        server = HttpServer(
+            settings.http, dashboard=dashboard, metrics=metrics, readiness=readiness, mode=mode, timeline=timeline
+        )
         await stack.enter_async_context(server)
         parts.page = server.url
     return Loop(

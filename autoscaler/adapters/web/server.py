@@ -9,6 +9,7 @@
 /api/v1/node-groups                the accelerators that there are, and who holds them
 /api/v1/quotas                     quotas of GPUs, and what is borrowed and lent
 /api/v1/weights                    the weights of models: which nodes hold them, should hold them, or cannot
+/api/v1/record/NAMESPACE/NAME      recorded past, where there is a record: ?kind= ?hours=
 /api/v1/stream                     server-sent events, see `stream`
 """
 
@@ -49,6 +50,7 @@ from autoscaler.adapters.web.weights import rows as weights_rows
 from autoscaler.adapters.web.weights import summary as weights_summary
 from autoscaler.config.settings import HttpSettings
 from autoscaler.http.listener import Listener
+from autoscaler.ports import Unavailable
 
 MAX_CONNECTIONS = 512
 MAX_ANSWERS = 128  # in progress at once, without streams and probes; the kubelet's probes need free connections
@@ -56,6 +58,7 @@ ANSWER_S = 30.0  # for one answer, from the request to its last byte
 FAULTS_S = 60.0  # at least this long between two log lines of unexpected errors
 PROBES = ("/healthz", "/readyz")
 STREAM = "/api/v1/stream"
+MAX_HOURS = 366 * 24
 MAX_LIMIT = 1000  # workloads in one answer
 DEFAULT_LIMIT = 100
 MAX_REQUEST_LINE = 4096
@@ -94,6 +97,7 @@ class HttpServer:
         metrics: Metrics,
         readiness: Readiness,
         mode: str,
+        timeline: Callable[[str, str, str, float], dict[str, Any]] | None = None,
         heartbeat_s: float = 15.0,
         write_deadline_s: float = 10.0,
         answer_s: float = ANSWER_S,
@@ -103,6 +107,7 @@ class HttpServer:
         self._metrics = metrics
         self._readiness = readiness
         self._mode = mode
+        self._timeline, self._reading_record = timeline, False
         self._write_deadline_s = write_deadline_s
         self._answer_s = answer_s
         self._answers = ResponseCache()
@@ -198,6 +203,7 @@ class HttpServer:
         app.router.add_get("/metrics", self._metrics_text)
         app.router.add_get("/api/v1/workloads", self._workloads)
         app.router.add_get("/api/v1/workloads/{namespace}/{name:.+}", self._workload)
+        app.router.add_get("/api/v1/record/{namespace}/{name:.+}", self._recorded)
         app.router.add_get("/api/v1/node-groups", self._node_groups)
         app.router.add_get("/api/v1/quotas", self._quotas)
         app.router.add_get("/api/v1/weights", self._weights)
@@ -279,6 +285,24 @@ class HttpServer:
     def _detail(self, namespace: str, name: str, kind: str, since: int) -> bytes:
         table, row = self._row(namespace, name, kind)
         return msgspec.json.encode(self._head(table) | self._dashboard.workload(row, since))
+
+    async def _recorded(self, request: web.Request) -> web.Response:
+        """Read a record in a thread, one at a time: others are told to try again."""
+        query = Query(request, ("kind", "hours"))
+        namespace = query.checked("namespace", request.match_info["namespace"])
+        name = query.checked("name", request.match_info["name"])
+        kind, hours = query.text("kind"), query.number("hours", 24, 1, MAX_HOURS)
+        if self._timeline is None:
+            raise web.HTTPNotFound(text="this daemon keeps no record; `--record DIR` lets it keep one")
+        if self._reading_record:
+            raise too_busy("a record is read already")
+        self._reading_record = True
+        try:
+            return json_answer(await asyncio.to_thread(self._timeline, namespace, name, kind, hours))
+        except (LookupError, Unavailable) as error:
+            raise web.HTTPNotFound(text=str(error.args[0])) from None
+        finally:
+            self._reading_record = False
 
     async def _node_groups(self, request: web.Request) -> web.StreamResponse:
         Query(request, ())

@@ -18,8 +18,8 @@ from autoscaler.core.explain.chain import LinkStart, NextNeed
 from autoscaler.core.model.fleet import PendingClass, Workload, WorkloadRef
 from autoscaler.core.model.types import Signal, Stage
 from tests.adapters.web.conftest import WIDE, Daemon, Open, open_page_quietly, rows
-from tests.adapters.web.records import FORECAST, World, explain, with_quotas, with_starts, with_weights
-from tests.harness.browser import screenshot
+from tests.adapters.web.records import FORECAST, START_WALL_S, World, explain, with_quotas, with_starts, with_weights
+from tests.harness.browser import PATIENCE_MS, screenshot
 
 pytestmark = pytest.mark.integration
 
@@ -248,6 +248,50 @@ async def test_click_opens_the_chart_with_explained_decisions(daemon: Daemon, op
 
     await page.get_by_role("link", name="All workloads").click()
     await expect(rows(page)).to_have_count(6)
+
+
+async def test_the_chart_shows_the_recorded_week_on_request(daemon: Daemon, chromium: Browser) -> None:
+    """Changes, owners and policies of the record replace those since the start, and come back with them."""
+    wall_s = [START_WALL_S - 86_400.0 * days for days in (6, 3, 0)]
+    past = {
+        "history": {
+            "wall_s": wall_s,
+            "current": [2, 4, 2],
+            "ready": [2, 4, 2],
+            "wanted": [4, 2, 2],
+            "running": [0, 1, 0],
+            "waiting": [0, 5, 0],
+        },
+        "changes": [
+            {
+                "wall_s": wall_s[1],
+                "before": 4,
+                "after": 2,
+                "outcome": "applied",
+                "reason": "Scales down: <b>calm</b>.",
+                "detail": "",
+            }
+        ],
+        "owners": [{"wall_s": wall_s[1], "owner": "a manual change by alice", "replicas": 4}],
+        "policies": [{"wall_s": wall_s[0], "policy": "chat", "difference": "-max: 4\n+max: 2"}],
+        "problems": ["record/x.sqlite: left out: malformed"],
+    }
+    world = World(1)
+    daemon.record(world.tick())
+    ref = world.members[0].ref
+    async with daemon.another(port=0, timeline=lambda *_: past) as server:
+        page = await chromium.new_page(viewport=WIDE)
+        page.set_default_timeout(PATIENCE_MS)
+        await page.goto(f"{server.url}#{ref.namespace}/{ref.name}/{ref.kind}")
+        await page.get_by_label("Span of the chart").select_option("168")
+        await expect(page.get_by_text("Scales down: <b>calm</b>.")).to_be_visible()
+        await expect(page.get_by_text("a manual change by alice holds the count, 4")).to_be_visible()
+        await expect(page.get_by_text("Policy chat changed:")).to_contain_text("+max: 2")
+        await expect(page.get_by_text("left out: malformed")).to_be_visible()
+        await screenshot(page, "recorded-week")
+        await page.get_by_label("Span of the chart").select_option("0")
+        await expect(page.get_by_text("Scales down: <b>calm</b>.")).to_have_count(0)
+        await page.close()
 
 
 async def test_planner_lines_are_shown_and_exceeded_budget_is_marked(daemon: Daemon, open_page: Open) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import socket
+import threading
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -643,3 +644,38 @@ def test_fields_of_quotas_are_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "api.md").read_text()
     assert "".join(f"| `{name}` | {meaning} |\n" for name, meaning in QUOTA_FIELDS.items()) in page
     assert "".join(f"| `{name}` | {meaning} |\n" for name, meaning in WEIGHTS_FIELDS.items()) in page
+
+
+async def test_a_recorded_past_is_read_beside_the_loop_one_at_a_time(daemon: Daemon):
+    """The timeline comes from a thread; a second question meanwhile, a wrong one and an unknown name are refused."""
+    asked, began, finish = [], threading.Event(), threading.Event()
+
+    def timeline(namespace: str, name: str, kind: str, hours: float) -> dict[str, object]:
+        asked.append((namespace, name, kind, hours))
+        began.set()
+        if name == "gone":
+            raise LookupError("ns/gone is not in the record")
+        finish.wait(10)
+        return {"history": {"wall_s": [1.0]}}
+
+    async with (
+        daemon.another(port=0, timeline=timeline) as server,
+        aiohttp.ClientSession(server.url) as session,
+    ):
+        path = "/api/v1/record/ns/chat"
+        first = asyncio.create_task(get(session, f"{path}?hours=168&kind=Deployment"))
+        await asyncio.to_thread(began.wait, 10)
+        busy = await get(session, path, 503)
+        finish.set()
+        body = await first
+        gone = await get(session, "/api/v1/record/ns/gone", 404)
+        wrong = await get(session, f"{path}?hours=0", 400)
+    assert asked == [("ns", "chat", "Deployment", 168), ("ns", "gone", "", 24)]
+    assert body == {"history": {"wall_s": [1.0]}}
+    assert (busy["error"], gone["error"]) == ("a record is read already", "ns/gone is not in the record")
+    assert wrong["error"].startswith("hours is '0'; allowed: a whole number from 1")
+
+
+async def test_without_a_record_its_option_is_named(client: aiohttp.ClientSession):
+    body = await get(client, "/api/v1/record/ns/chat", 404)
+    assert body["error"] == "this daemon keeps no record; `--record DIR` lets it keep one"

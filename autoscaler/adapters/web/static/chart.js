@@ -1,7 +1,7 @@
 // A time chart in SVG: panels one below the other over one time axis, with marks that carry a sentence.
 // Colours and strokes are classes of style.css, so light and dark need no redraw.
 
-import { clock, element } from "./format.js";
+import { clock, day, element } from "./format.js";
 
 const LEFT = 48;
 const RIGHT = 14;
@@ -71,7 +71,8 @@ export class Chart {
     }
     for (const time of axis ? timeTicks(times, width) : []) {
       const label = { class: "label", x: this.x(time), y: height + 12, "text-anchor": "middle" };
-      svg.append(shape("text", label, clock(time, times.at(-1) - times[0] < 600)));
+      const span = times.at(-1) - times[0];
+      svg.append(shape("text", label, span > 2 * 86400 ? day(time) : clock(time, span < 600)));
     }
     for (const { time, kind } of marks) {
       svg.append(

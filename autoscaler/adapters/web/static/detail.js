@@ -25,6 +25,12 @@ import {
 
 const MAX_TICKS = 720; // as many as the daemon keeps
 const MAX_CHANGES = 64;
+const SPANS = [
+  [0, "Since the daemon started, at most 720 ticks"],
+  [24, "Last day, from the record"],
+  [168, "Last week, from the record"],
+  [8784, "The whole record"],
+];
 const PAUSE_MS = 250; // between two questions, however fast the ticks are
 
 export class Detail {
@@ -39,8 +45,10 @@ export class Detail {
     this.wanted = { namespace, name, kind };
     this.history = null;
     this.changes = [];
+    this.hours = 0; // of the record that are shown; 0: what the daemon remembers
     this.parts = skeleton(this.root, namespace, name);
     this.chart = new Chart(this.parts.chart);
+    this.parts.span.addEventListener("change", () => this.#choose());
     scrollTo(0, 0);
     this.root.querySelector("h1").focus({ preventScroll: true }); // the link that led here is gone
     this.update();
@@ -125,9 +133,40 @@ export class Detail {
     replace(parts.forecast, explanation.forecast, forecastRow);
     parts.outlook.hidden = explanation.forecast.length === 0;
     replace(parts.inputs, inputGroups(explanation.inputs).flatMap(([title, inputs]) => [[title], ...inputs]), inputRow);
-    replace(parts.changes, this.changes.toReversed(), (change) => changeRow(change, wall_s));
-    parts.nothing.hidden = this.changes.length > 0;
-    this.chart.draw(chartOf(this.history, this.changes, workload));
+    this.latest = { wall_s, workload };
+    if (!this.hours) this.#draw(this.history, this.changes);
+  }
+
+  #draw(history, changes) {
+    const { parts, latest } = this;
+    replace(parts.changes, changes.toReversed(), (change) => changeRow(change, latest.wall_s));
+    parts.nothing.hidden = changes.length > 0;
+    this.chart.draw(chartOf(history, changes, latest.workload));
+  }
+
+  /** Show hours of the record, or again what the daemon remembers. */
+  async #choose() {
+    const { wanted, parts } = this;
+    const hours = (this.hours = Number(parts.span.value));
+    replace(parts.notes, []);
+    setText(parts.recorded, "");
+    if (!hours) {
+      this.#draw(this.history, this.changes);
+      return;
+    }
+    const { namespace, name, kind } = wanted;
+    const query = new URLSearchParams({ hours, ...(kind && { kind }) });
+    const path = `/api/v1/record/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+    const { ok, body } = await ask(`${path}?${query}`).catch(() => ({ body: { error: "The daemon does not answer." } }));
+    if (this.wanted !== wanted || this.hours !== hours) return;
+    if (!ok) {
+      setText(parts.recorded, body.error);
+      return;
+    }
+    const unknown = body.history.wall_s.map(() => null);
+    this.#draw({ demand: unknown, busy: unknown, ttft_s: unknown, ...body.history }, body.changes);
+    replace(parts.notes, notesOf(body), (note) => noteRow(note, this.latest.wall_s));
+    setText(parts.recorded, body.problems.join("; "));
   }
 
   #remember(history, changes) {
@@ -148,6 +187,13 @@ function skeleton(root, namespace, name) {
     chain: element("p", { class: "chain card", hidden: true }),
     figures: element("dl", { class: "tiles small" }),
     chart: element("div", { class: "chart" }),
+    span: element(
+      "select",
+      { "aria-label": "Span of the chart" },
+      ...SPANS.map(([hours, text]) => element("option", { value: hours }, text)),
+    ),
+    recorded: element("span", { class: "muted", role: "status" }),
+    notes: element("tbody"),
     steps: element("tbody"),
     unchanged: element("p", { class: "muted" }),
     unchangedCount: element("summary"),
@@ -177,7 +223,7 @@ function skeleton(root, namespace, name) {
     parts.weights,
     parts.chain,
     parts.figures,
-    element("section", { class: "card", "aria-label": "Recent history" }, parts.chart),
+    element("section", { class: "card", "aria-label": "Recent history" }, element("p", { class: "span" }, parts.span, " ", parts.recorded), parts.chart),
     element(
       "div",
       { class: "columns" },
@@ -199,7 +245,7 @@ function skeleton(root, namespace, name) {
         element("section", { class: "card" }, element("details", {}, summary, table(["Input", "Value"], parts.inputs, "inputs"))),
       ),
     ),
-    card("Changes", table(["Time", "Replicas", "Outcome", "Reason"], parts.changes, "changes"), parts.nothing),
+    card("Changes", table(["Time", "Replicas", "Outcome", "Reason"], parts.changes, "changes"), parts.nothing, element("table", { "aria-label": "Policies and owners" }, parts.notes)),
   );
   root.replaceChildren(
     element("nav", {}, element("a", { href: "#", class: "back" }, "← All workloads")),
@@ -250,7 +296,7 @@ const NODES = { held: "a node with the weights", absent: "a node without the wei
 function startText({ takes_s, by_phase, starts, weights, new_node }) {
   const where = by_phase ? ` on ${new_node ? "a new node" : NODES[weights]}` : "";
   const learned = starts ? `, learned from ${starts} ${starts === 1 ? "start" : "starts"}` : "";
-  return `The next replica ${starts ? "needs" : "is assumed to need"} ${duration(takes_s)}${where}${learned}.`;
+  return `The next replica needs ${duration(takes_s)}${where}${learned}.`;
 }
 
 function phaseRows(start) {
@@ -359,6 +405,20 @@ function changeRow({ wall_s, before, after, outcome, reason, detail }, nowS) {
     element("td", { "data-state": bad ? "missed" : "" }, outcome),
     element("td", {}, detail ? `${reason} (${detail})` : reason),
   );
+}
+
+/** Who owned the count, and which policies were changed, the latest first. */
+function notesOf({ owners, policies }) {
+  const held = owners.map(({ wall_s, owner, replicas }) => ({
+    wall_s,
+    text: owner ? `${owner} holds the count, ${count(replicas)}` : "The count is the daemon's again",
+  }));
+  const loaded = policies.map(({ wall_s, policy, difference }) => ({ wall_s, text: `Policy ${policy} changed:\n${difference}` }));
+  return [...held, ...loaded].sort((one, other) => other.wall_s - one.wall_s);
+}
+
+function noteRow({ wall_s, text }, nowS) {
+  return element("tr", {}, element("td", { class: "when" }, moment(wall_s, nowS)), element("td", { class: "note" }, text));
 }
 
 function chartOf(history, changes, workload) {
