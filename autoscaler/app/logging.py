@@ -22,7 +22,6 @@ def configure_log(style: str, level: str) -> None:
         processors=[*processors, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
     )
     libraries = logging.StreamHandler(sys.stderr)
     remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import yaml
 from aiohttp import web
 from click.testing import CliRunner, Result
@@ -27,7 +28,10 @@ LOUD = changed(options("--gpu-memory-utilization=0.97"), (SCALER, QUERY, "sum(vl
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["preflight", *map(str, arguments)])
+    try:
+        return CliRunner().invoke(main, ["preflight", *map(str, arguments)])
+    finally:
+        structlog.reset_defaults()  # the command sets up the log of its process, which is that of all tests here
 
 
 @pytest.fixture
