@@ -17,6 +17,7 @@ from autoscaler.config.preflight.promql import ParsedQuery, Unparsed
 from autoscaler.config.preflight.workloads import Autoscaler, ModelWorkload, Scene, Target, Trigger
 from autoscaler.config.yaml import read_documents
 
+FORMULA = ("advanced", "scalingModifiers", "formula")
 KEDA_COOLDOWN_S = 300
 _BY_REQUESTS = "a ScaledObject on the sum of vllm:num_requests_running and vllm:num_requests_waiting of this model"
 _NO_WAKE = ("cpu", "memory")  # types of triggers that count nothing while there is no pod
@@ -189,8 +190,8 @@ def _adapter_names(fleet: Scene, name: str) -> list[str]:
             if name not in text or "seriesQuery" not in text or len(text) > 1 << 18:
                 continue
             for document in read_documents("", text)[0]:
-                rules = at(document.value, "rules")
-                for rule in rules if isinstance(rules, list) else []:
+                listed = [at(document.value, key) for key in ("rules", "externalRules")]
+                for rule in [each for rules in listed if isinstance(rules, list) for each in rules]:
                     if text_at(rule, "name", "as") == name:
                         words = f"{text_at(rule, 'seriesQuery')} {text_at(rule, 'metricsQuery')}"
                         found_names += re.findall(r"[a-zA-Z_:][\w:]{4,100}", words[:10_000])
@@ -222,6 +223,9 @@ def _zero(each: Autoscaler, history: PastReadings, workload: ModelWorkload | Non
             why = "It counts only for the step to zero, or to idleReplicaCount, and this object goes to neither."
             loc = (*each.base, "cooldownPeriod")
             yield found("VA1220", each.thing, loc, "cooldownPeriod has no effect", why, "remove the line")
+        return
+    if each.thing.at(*each.base, *FORMULA):
+        yield not_checked(each.thing, (*each.base, *FORMULA), "waking from zero", "a formula decides")
         return
     wakes = [_wakes(trigger) for trigger in each.triggers]
     if all(each_wakes is False for each_wakes in wakes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from autoscaler.catalog.node_labels import INSTANCE_LABELS, NODE_POOL_LABELS
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.preflight import nodes
@@ -17,6 +18,7 @@ DEFAULT_UTILIZATION = 0.92
 NO_DISRUPTION = "karpenter.sh/do-not-disrupt"
 _SPOT_NOTICE_S = 120.0
 _QUEUE_NAME = "kueue.x-k8s.io/queue-name"
+_ALIKE = (*NODE_POOL_LABELS, *INSTANCE_LABELS)
 _BROKERS = frozenset(
     {"rabbitmq", "kafka", "apache-kafka", "aws-sqs-queue", "azure-servicebus", "azure-queue", "gcp-pubsub", "redis"}
     | {"redis-streams", "nats-jetstream", "activemq", "pulsar", "postgresql", "mysql"}
@@ -311,14 +313,14 @@ def _nominal(queue: Manifest, resource: str, borrows: bool) -> tuple[float, bool
 
 def _place(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
     pod = workload.pod
-    every = fleet.objects.of_kind("Node")
-    if not every:
+    if not fleet.objects.of_kind("Node") and not nodes.pools_for(fleet, pod):
         yield not_checked(workload.thing, _selector_loc(pod), "nodes that can hold a replica", _NO_CLUSTER)
         return
+    places = nodes.nodes_for(fleet, pod)
     if nodes.can_grow(fleet):
         yield from _pool_limit(fleet, workload)
-        return
-    places = nodes.nodes_for(fleet, pod)
+        if not places or not any(key in pod.node_selector for key in _ALIKE):
+            return  # the nodes of one pool or type are alike, those of others are not known
     loc: Loc = (*pod.container, "resources", "limits")
     if not places:
         resource = nodes.resource_of(pod)
@@ -356,6 +358,18 @@ def _place(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
 def _pool_limit(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
     pools = nodes.pools_for(fleet, workload.pod)
     most, owner, loc = fleet.most(workload)
+    counts = [nodes.most_devices(pool) for pool in pools]
+    needed = sum(workload.pod.devices.values())
+    if counts and needed > max(counts):
+        names = ", ".join(pool.name for pool in pools[:3])
+        why = (
+            f"A replica needs {needed:g} devices of one node, and the instances of {names} have at most"
+            f" {max(counts):g}."
+        )
+        place = (*workload.pod.container, "resources", "limits")
+        fix = "a pool with larger instances, or fewer devices"
+        yield found("VA1507", workload.thing, place, "no node of the pool can hold one replica", why, fix)
+        return
     for resource, need in workload.pod.devices.items():
         limits = [quantity(pool.at("spec", "limits", resource)) for pool in pools]
         if limits and not any(math.isnan(each) for each in limits) and most * need > sum(limits):
@@ -400,48 +414,40 @@ def _priorities(fleet: Scene) -> Iterator[Result]:
 
     urgent = [(each, *of(each)) for each in fleet.workloads if each.policy == REALTIME]
     patient = [(each, *of(each)) for each in fleet.workloads if each.is_batch]
-    for workload, value, preempts, _ in urgent:
-        lower = [each for each in patient if each[1] >= value]
-        loc: Loc = (*workload.pod.spec, "priorityClassName")
+    for workload, value, preempts, chosen in urgent:
+        higher = [each for each in patient if each[1] >= value]
         if patient and not preempts:
-            why = f"preemptionPolicy Never keeps it waiting behind {patient[0][0].thing.key}, which can wait."
-            yield found(
-                "VA1508",
-                workload.thing,
-                loc,
-                "the realtime workload's class cannot preempt",
-                why,
-                "preemptionPolicy: PreemptLowerPriority",
-            )
-        elif lower and not any(each[1] > value and each[2] for each in lower):
             why = (
-                f"{lower[0][0].thing.key} has a priority of {lower[0][1]:g}, this one {value:g}; only lower ones are"
-                " preempted."
+                f"{workload.thing.key} waits behind {patient[0][0].thing.key}, which can wait: Never removes no pod"
+                " for it."
             )
-            yield found(
-                "VA1508",
-                workload.thing,
-                loc,
-                "the realtime workload cannot preempt batch work",
-                why,
-                "a class with a higher value",
+            fix = "preemptionPolicy: PreemptLowerPriority"
+            thing, loc = _class_place(workload, chosen, "preemptionPolicy")
+            yield found("VA1508", thing, loc, "the class of a realtime workload cannot preempt", why, fix)
+        elif higher and not any(each[1] > value and each[2] for each in higher):
+            why = (
+                f"{higher[0][0].thing.key} has a priority of {higher[0][1]:g}, {workload.thing.key} {value:g}; only"
+                " lower ones are preempted."
             )
-    for workload, value, preempts, _ in patient:
+            thing, loc = _class_place(workload, chosen, "value")
+            yield found("VA1508", thing, loc, "a realtime workload cannot preempt batch work", why, "a higher value")
+    for workload, value, preempts, chosen in patient:
         lower = [each for each in urgent if each[1] < value]
         if preempts and lower:
-            loc = (*workload.pod.spec, "priorityClassName")
             why = (
-                f"Its priority of {value:g} is above the {lower[0][1]:g} of {lower[0][0].thing.key}, whose pods the"
-                " scheduler removes for it."
+                f"The priority of {workload.thing.key}, {value:g}, is above the {lower[0][1]:g} of "
+                f"{lower[0][0].thing.key}, whose pods the scheduler removes for it."
             )
-            yield found(
-                "VA1509",
-                workload.thing,
-                loc,
-                "batch work may preempt a realtime workload",
-                why,
-                "a class with a lower value, or preemptionPolicy: Never",
-            )
+            thing, loc = _class_place(workload, chosen, "value")
+            fix = "a lower value, or preemptionPolicy: Never"
+            yield found("VA1509", thing, loc, "batch work may preempt a realtime workload", why, fix)
+
+
+def _class_place(workload: ModelWorkload, chosen: Manifest | None, key: str) -> tuple[Manifest, Loc]:
+    """Return where the priority of a workload is stated: its class if that was given, else its pods."""
+    if chosen is not None and chosen.given:
+        return chosen, (key,)
+    return workload.thing, (*workload.pod.spec, "priorityClassName")
 
 
 def _ray(thing: Manifest) -> Iterator[Result]:

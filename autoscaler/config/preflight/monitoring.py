@@ -12,13 +12,21 @@ from autoscaler.config.preflight.autoscalers import parsed, seconds
 from autoscaler.config.preflight.facts import PENDING, QueryFacts
 from autoscaler.config.preflight.history import CREATED, PastReadings
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
-from autoscaler.config.preflight.patterns import compiled
+from autoscaler.config.preflight.patterns import compiled, fits
 from autoscaler.config.preflight.queries import samples_of
 from autoscaler.config.preflight.workloads import ModelWorkload, Scene
 from autoscaler.config.yaml import Loc
 
 DEFAULT_INTERVAL_S = 30.0  # of the operator's Prometheus, unless its configuration says otherwise
-_ENDPOINTS: Mapping[str, str] = {"PodMonitor": "podMetricsEndpoints", "ServiceMonitor": "endpoints"}
+_ENDPOINTS: Mapping[str, str] = {
+    "PodMonitor": "podMetricsEndpoints",
+    "ServiceMonitor": "endpoints",
+    "PodMonitoring": "endpoints",  # of Google Managed Prometheus
+    "VMPodScrape": "podMetricsEndpoints",
+    "VMServiceScrape": "endpoints",
+}
+_BY_SERVICE = ("ServiceMonitor", "VMServiceScrape")
+_RELABELINGS = ("metricRelabelings", "metricRelabelConfigs", "metricRelabeling")
 _LOAD = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 _BUCKETS = ("vllm:time_to_first_token_seconds_bucket", "vllm:inter_token_latency_seconds_bucket")
 _STATE = ("kube_pod_owner", "kube_replicaset_owner", "kube_pod_status_ready")
@@ -30,7 +38,56 @@ def check_monitoring(fleet: Scene, facts: QueryFacts, book: PolicyBook) -> Itera
             chosen = _selected(fleet, monitor)
             if chosen:
                 yield from _monitor(fleet, monitor, chosen, book)
+    yield from _exporters(fleet)
     yield from _server(fleet, facts)
+
+
+def _exporters(fleet: Scene) -> Iterator[Result]:
+    """Check kube-state-metrics and the DCGM exporter, as far as they are among the objects."""
+    for thing in fleet.objects.of_kind("Deployment", "StatefulSet", "DaemonSet"):
+        for index, container in enumerate(thing.list("spec", "template", "spec", "containers")[:16]):
+            if "kube-state-metrics" in text_at(container, "image"):
+                yield from _allow_list(thing, ("spec", "template", "spec", "containers", index, "args"))
+    for monitor in fleet.objects.of_kind("ServiceMonitor", "VMServiceScrape"):
+        if "kube-state-metrics" not in f"{monitor.name} {monitor.map('spec', 'selector')}"[:5000]:
+            continue
+        for index, endpoint in enumerate(monitor.list("spec", "endpoints")[:32]):
+            if at(endpoint, "honorLabels") is not True and text_at(endpoint, "port") != "telemetry":
+                why = "Prometheus renames pod and namespace to exported_*, and pod names kube-state-metrics itself."
+                loc: Loc = ("spec", "endpoints", index, "honorLabels")
+                message = "kube-state-metrics is scraped without honorLabels"
+                yield found("VA1609", monitor, loc, message, why, "honorLabels: true", "warning")
+    for thing in fleet.objects.of_kind("ConfigMap"):
+        for key, text in thing.texts("data").items():
+            lines = [line.strip() for line in text[: 1 << 16].splitlines()] if "DCGM_FI_DEV_FB_USED" in text else []
+            counters = [line for line in lines if line.startswith("DCGM_FI_")]
+            if counters and not any(line.startswith("DCGM_FI_PROF_") for line in counters):
+                why = "The activity of GPUs is known by DCGM_FI_PROF_* alone under MIG."
+                fix = "DCGM_FI_PROF_GR_ENGINE_ACTIVE, gauge, ..."
+                yield found("VA1607", thing, ("data", key), "DCGM exports no profiling fields", why, fix)
+
+
+def _allow_list(thing: Manifest, loc: Loc) -> Iterator[Result]:
+    for index, word in enumerate(thing.list(*loc)[:64]):
+        name, _, value = str(word)[:5000].partition("=")
+        listed = [each.strip() for each in value.split(",") if each.strip()]
+        if name == "--metric-allowlist":
+            missing = [each for each in _STATE if not any(fits(pattern, each) is not False for pattern in listed)]
+        elif name == "--metric-denylist":
+            missing = [each for each in _STATE if any(fits(pattern, each) for pattern in listed)]
+        elif name == "--resources":
+            missing = [
+                each for each, kind in zip(_STATE, ("pods", "replicasets", "pods"), strict=True) if kind not in listed
+            ]
+        else:
+            continue
+        if missing:
+            why = (
+                f"Without {', '.join(missing)} the owners and the readiness of pods are known only with access to the"
+                " cluster."
+            )
+            message = f"{name} leaves out what is needed"
+            yield found("VA1606", thing, (*loc, index), message, why, f"add {', '.join(missing)}", "warning")
 
 
 def _selected(fleet: Scene, monitor: Manifest) -> list[ModelWorkload]:
@@ -43,7 +100,7 @@ def _selected(fleet: Scene, monitor: Manifest) -> list[ModelWorkload]:
     if monitor.at("spec", "namespaceSelector", "any") is True:
         spaces = list(dict.fromkeys(each.thing.namespace for each in fleet.workloads))
     candidates = [each for space in spaces for each in fleet.in_namespace(space)]
-    if monitor.kind == "PodMonitor":
+    if monitor.kind not in _BY_SERVICE:
         return [each for each in candidates if labels and labels.items() <= each.pod.labels.items()]
     services = [
         each
@@ -66,7 +123,7 @@ def _monitor(fleet: Scene, monitor: Manifest, chosen: Sequence[ModelWorkload], b
         loc: Loc = ("spec", _ENDPOINTS[monitor.kind], index)
         yield from _interval(fleet, monitor, loc, endpoint, chosen, book)
         yield from _port(fleet, monitor, loc, endpoint, chosen)
-        for part in ("relabelings", "metricRelabelings"):
+        for part in _RELABELINGS:
             yield from _relabelings(monitor, (*loc, part), endpoint, part)
 
 
@@ -146,7 +203,7 @@ def _port(
     for workload in chosen:
         if workload.pod.operator:
             continue
-        if monitor.kind == "PodMonitor":
+        if monitor.kind not in _BY_SERVICE:
             ports = [each for pod in workload.pods for each in _ports(pod.at("containers"))]
             where = f"the pods of {workload.thing.key}"
         else:
@@ -188,7 +245,7 @@ def _relabelings(monitor: Manifest, loc: Loc, endpoint: object, part: str) -> It
             yield not_checked(monitor, (*loc, index), "relabelling", "its pattern is not understood")
             continue
         place: Loc = (*loc, index)
-        if action in ("labeldrop", "labelkeep") and part == "metricRelabelings":
+        if action in ("labeldrop", "labelkeep"):
             lost = [name for name in ("pod", "namespace") if bool(pattern.fullmatch(name)) == (action == "labeldrop")]
             if lost:
                 names = " and ".join(lost)

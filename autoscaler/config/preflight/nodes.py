@@ -81,6 +81,20 @@ def requirement(pool: Manifest, key: str) -> list[str]:
     return []
 
 
+def most_devices(pool: Manifest) -> float:
+    """Return the most devices that an instance of a NodePool may have; infinity: its requirements do not tell."""
+    most = math.inf
+    for each in pool.list("spec", "template", "spec", "requirements"):
+        values = at(each, "values")
+        if not text_at(each, "key").endswith("-gpu-count") or not isinstance(values, list) or not values:
+            continue
+        numbers = [quantity(str(value)) for value in values]
+        operator = text_at(each, "operator")
+        if operator in ("In", "Lt") and not any(math.isnan(number) for number in numbers):
+            most = min(most, max(numbers) - (operator == "Lt"))
+    return most
+
+
 def _has_devices(pool: Manifest) -> bool:
     requirements = str(pool.at("spec", "template", "spec", "requirements"))[:10_000].lower()
     taints = str(pool.at("spec", "template", "spec", "taints"))[:10_000]

@@ -128,7 +128,7 @@ class ParsedQuery:
     selectors: tuple[MetricSelector, ...]
     shape: ResultShape
     dies: bool  # whether the result is empty, or a constant 0, while no engine runs
-    has_default: bool  # whether `or vector(0)` answers where nothing else does
+    compares: bool  # whether a comparison may leave out what there is
 
     @property
     def names(self) -> frozenset[str]:
@@ -166,7 +166,7 @@ def parse(text: str) -> ParsedQuery:
         root = pp.parse(text)
     except Exception as error:  # the library raises ValueError, and others for odd text
         raise Unparsed(" ".join(str(error).split())[:200] or "not a valid expression") from error
-    return ParsedQuery(text, tuple(_selectors(root)), _shape(root), _at_zero(root) != "alive", _has_default(root))
+    return ParsedQuery(text, tuple(_selectors(root)), _shape(root), _at_zero(root) != "alive", _compares(root))
 
 
 def _selectors(node: Any, function: str = "", range_s: float = 0.0) -> Iterator[MetricSelector]:
@@ -333,10 +333,11 @@ def _at_zero(node: Any) -> str:
     return left
 
 
-def _has_default(node: Any) -> bool:
-    node = _bare(node)
-    return (
-        type(node).__name__ == "BinaryExpr"
-        and str(node.op) == "or"
-        and (_is_constant(node.rhs) or _has_default(node.lhs))
-    )
+def _compares(node: Any) -> bool:
+    if type(node).__name__ == "BinaryExpr":
+        comparing = str(node.op) in (">", "<", ">=", "<=", "==", "!=", "and", "unless")
+        return comparing or _compares(node.lhs) or _compares(node.rhs)
+    if type(node).__name__ == "Call":
+        return any(map(_compares, node.args))
+    inner = getattr(node, "expr", None)
+    return inner is not None and _compares(inner)

@@ -25,6 +25,7 @@ _OF_TARGET = frozenset(
 _CLUSTERS = ("cluster", "k8s_cluster", "k8s_cluster_name", "cluster_id")
 MAX_COMPARED = 2000  # series whose labels are compared with those of a query that finds none
 _MANY = 5  # names listed in a sentence
+RATES = ("rate", "irate", "increase", "delta", "idelta")
 EMPTY = "KEDA takes the empty answer for 0 without an error"
 
 
@@ -140,6 +141,9 @@ class _Query:
         yield from self._series()
         yield from self._selectors()
         yield from self._model()
+        if self.thing.at(*self.autoscaler.base, "advanced", "scalingModifiers", "formula"):
+            yield not_checked(self.thing, self.loc, "metricType and threshold", "a formula replaces them")
+            return
         yield from self._meaning()
         yield from self._threshold()
 
@@ -307,6 +311,24 @@ class _Query:
             yield self.found("VA1204", message, why, self._fixed(summed=True))
         for selector in dict.fromkeys(self.expression.selectors):
             yield from self._selector(selector)
+        if not answer.samples:
+            yield from self._short_windows()
+
+    def _short_windows(self) -> Iterator[Result]:
+        """Find a rate without an answer although its series are there: its window holds one sample."""
+        windows = [each for each in self.expression.selectors if each.range_s and each.function in RATES]
+        if not windows or self.expression.compares or len(windows) < len(self.expression.selectors):
+            return
+        for selector in windows:
+            now = self.facts.query(selector.name)
+            if not any(_fits(selector, each.labels) for each in self._likely(selector, now)):
+                return
+        first = windows[0]
+        why = (
+            f"Its series are there, and a rate needs two samples in its window: they are scraped more rarely. {EMPTY}."
+        )
+        message = f"{first.function} over {first.range_s:g} s returns nothing"
+        yield self.found("VA1218", message, why, "a window of at least four scrape intervals, or a shorter interval")
 
     def _selector(self, selector: MetricSelector) -> Iterator[Result]:
         if not selector.name:

@@ -21,10 +21,21 @@ from autoscaler.config.preflight.workloads import Scene
 
 SUPPRESS = "preflight.vllm-autoscaler.io/"
 MAX_NOT_CHECKED = 2000
+_ONCE = ("VA1218",)  # two checks may see it, and the first says it better
 _READ = CLUSTER_SCOPED | {
     *("ScaledObject", "HorizontalPodAutoscaler", "PodAutoscaler", "VerticalPodAutoscaler", "PodDisruptionBudget"),
     *("ResourceQuota", "LocalQueue", "Application", "Kustomization", "HelmRelease", "PodMonitor", "ServiceMonitor"),
-    *("PrometheusRule", "ConfigMap", "Service", "Pod", "LLMInferenceService", "RayService"),
+    *(
+        "PrometheusRule",
+        "PodMonitoring",
+        "VMPodScrape",
+        "VMServiceScrape",
+        "ConfigMap",
+        "Service",
+        "Pod",
+        "LLMInferenceService",
+        "RayService",
+    ),
 }
 # Kinds that scale nothing and that nothing here depends on.
 _ASIDE = frozenset(
@@ -87,7 +98,7 @@ def run(objects: Manifests, facts: QueryFacts, book: PolicyBook) -> PreflightOut
     kept = [each for each in findings if not _suppressed(each)]
     kept += _without_reason(objects)
     groups = _groups(fleet)
-    unique = {(each.id, each.object.key, each.path, each.message): each for each in kept}
+    unique = {(each.id, each.object.key, each.path, each.id in _ONCE or each.message): each for each in reversed(kept)}
     left = dict.fromkeys(each for each in results if isinstance(each, NotChecked) and each.object in given)
     return PreflightOutcome(
         tuple(sorted(unique.values(), key=lambda each: _order(each, groups))),
@@ -119,7 +130,10 @@ def _unread(fleet: Scene) -> Iterator[Result]:
         if not thing.given or thing.kind in _READ or thing.kind in _ASIDE or thing.key in workloads:
             continue
         known = thing.kind in BY_KIND or thing.kind in ("Job", "CronJob", "DaemonSet", "ReplicaSet")
+        row = BY_KIND.get(thing.kind)
         reason = "it requests no accelerator and starts no vLLM" if known else "unknown kind"
+        if row is not None and not row.pods:
+            reason = "its platform makes the pods, and their template is not known here"
         yield NotChecked(thing.key, "", "object", reason)
 
 

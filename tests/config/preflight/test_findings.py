@@ -66,6 +66,7 @@ POOL = thing(
         "limits": {"nvidia.com/gpu": "6"},
     },
 )
+ON_POOL = (CHAT, (*POD, "nodeSelector"), {"karpenter.sh/nodepool": "spot"})
 ON_SPOT = (CHAT, (*POD, "nodeSelector"), {"karpenter.sh/nodepool": "spot"})
 
 
@@ -419,6 +420,91 @@ CASES: dict[str, tuple[set[str], list[dict[str, Any]]]] = {
     "a scrape that may not end": ({"VA1611"}, changed((MONITOR, (*ENDPOINT, "scrapeTimeout"), "20s"))),
     "a rate of two scrapes": ({"VA1218"}, changed(query(f"sum(rate(vllm:prompt_tokens_total{PAIR}[20s]))"))),
 }
+
+
+STATE = thing(
+    "Deployment",
+    "kube-state-metrics",
+    "apps/v1",
+    spec={
+        "template": {
+            "spec": {
+                "containers": [
+                    {"name": "ksm", "image": "registry.k8s.io/kube-state-metrics/kube-state-metrics:v2.20.0"}
+                ]
+            }
+        }
+    },
+)
+
+
+def state_with(*arguments: str) -> dict[str, Any]:
+    container = {**STATE["spec"]["template"]["spec"]["containers"][0], "args": list(arguments)}
+    return {**STATE, "spec": {"template": {"spec": {"containers": [container]}}}}
+
+
+def state_monitor(*, honor: bool) -> dict[str, Any]:
+    selector = {"matchLabels": {"app.kubernetes.io/name": "kube-state-metrics"}}
+    return thing(
+        "ServiceMonitor", "ksm", spec={"selector": selector, "endpoints": [{"port": "http", "honorLabels": honor}]}
+    )
+
+
+def small_pool(*counts: str) -> dict[str, Any]:
+    asked = [{"key": "karpenter.k8s.aws/instance-gpu-count", "operator": "In", "values": list(counts)}]
+    return {**POOL, "spec": {**POOL["spec"], "template": {"spec": {"requirements": asked}}, "limits": {}}}
+
+
+def counters(*names: str) -> dict[str, Any]:
+    return thing("ConfigMap", "dcgm", data={"dcgm-metrics.csv": "\n".join(f"{name}, gauge, text" for name in names)})
+
+
+SCRAPE = thing(
+    "VMPodScrape",
+    "chat",
+    "operator.victoriametrics.com/v1beta1",
+    spec={
+        "selector": {"matchLabels": {"app": "chat"}},
+        "podMetricsEndpoints": [{"port": "http", "scrape_interval": "15s"}],
+    },
+)
+FORMULA = {"scalingModifiers": {"formula": "a * 2", "target": "5"}}
+
+CASES |= {
+    "a formula replaces the metric types": (
+        set(),
+        changed((SCALER, (*TRIGGER, "metricType"), "Value"), (SCALER, ("spec", "advanced"), FORMULA)),
+    ),
+    "a pool of small instances": ({"VA1507"}, changed(ON_POOL, more=[small_pool("1")])),
+    "a pool of instances that hold a replica": (set(), changed(ON_POOL, more=[small_pool("1", "4")])),
+    "an allow list": ({"VA1606"}, changed(more=[state_with("--metric-allowlist=kube_pod_owner,kube_pod_info")])),
+    "an allow list that is wide": (set(), changed(more=[state_with("--metric-allowlist=kube_.*")])),
+    "a deny list": ({"VA1606"}, changed(more=[state_with("--metric-denylist=kube_pod_status_.*")])),
+    "state without honorLabels": ({"VA1609"}, changed(more=[state_monitor(honor=False)])),
+    "state with honorLabels": (set(), changed(more=[state_monitor(honor=True)])),
+    "a VMPodScrape that drops pods": (
+        {"VA1602"},
+        changed(
+            more=[
+                {
+                    **SCRAPE,
+                    "spec": {
+                        **SCRAPE["spec"],
+                        "podMetricsEndpoints": [
+                            {"port": "http", "metricRelabelConfigs": [{"action": "labeldrop", "regex": "pod"}]}
+                        ],
+                    },
+                }
+            ]
+        ),
+    ),
+}
+
+
+def test_dcgm_without_profiling_fields_is_a_note():
+    outcome = checked(changed(more=[counters("DCGM_FI_DEV_FB_USED", "# DCGM_FI_PROF_GR_ENGINE_ACTIVE")]))
+    assert [(each.id, each.severity) for each in outcome.findings] == [("VA1607", "note")]
+    assert checked(changed(more=[counters("DCGM_FI_DEV_FB_USED", "DCGM_FI_PROF_DRAM_ACTIVE")])).findings == ()
 
 
 def test_good_manifests_have_no_finding():
