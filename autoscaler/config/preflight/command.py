@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autoscaler.config.check.manifests import at, text_at
+from autoscaler.catalog.accelerators import is_accelerator
+from autoscaler.config.check.manifests import at, mapping, text_at
 from autoscaler.config.drain import is_vllm_image
 from autoscaler.config.yaml import Loc
 
@@ -85,6 +86,9 @@ def read_command(container: object, loc: Loc) -> Command | None:
     )
     module = next((i + 1 for i, word in enumerate(plain) if word.startswith("vllm.entrypoints.")), 0)
     by_image = not at(container, "command") and is_vllm_image(_without_tag(text_at(container, "image")))
+    if by_image and not (serve or module):
+        # Other programs have images of such names, as this one.
+        by_image = requests_device(container) or any(word.startswith(("--model", "--served")) for word in plain)
     if not (serve or module or by_image):
         return None
     args = (
@@ -175,6 +179,13 @@ def _variables(container: object) -> dict[str, str]:
         for each in (listed if isinstance(listed, list) else [])
         if isinstance(at(each, "value"), str)
     }
+
+
+def requests_device(container: object) -> bool:
+    """Return whether a container asks for an accelerator."""
+    return any(
+        is_accelerator(name) for part in ("limits", "requests") for name in mapping(at(container, "resources", part))
+    )
 
 
 def _without_tag(image: str) -> str:

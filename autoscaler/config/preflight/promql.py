@@ -96,12 +96,17 @@ class MetricSelector(NamedTuple):
     @property
     def is_engine(self) -> bool:
         """Whether only pods of an engine (or the node of one) write it."""
-        return bool(_ENGINE.fullmatch(self.name)) and not _SURVIVES.fullmatch(self.name)
+        return bool(_ENGINE.fullmatch(self.name)) and not _SURVIVES.fullmatch(self.name) and not self._is_recorded
 
     @property
     def is_load(self) -> bool:
         """Whether it is a metric of an engine's requests."""
-        return bool(_LOAD.match(self.name)) and not _SURVIVES.fullmatch(self.name)
+        return bool(_LOAD.match(self.name)) and not _SURVIVES.fullmatch(self.name) and not self._is_recorded
+
+    @property
+    def _is_recorded(self) -> bool:
+        """Whether a recording rule makes it, as vllm:num_requests_waiting:sum."""
+        return self.name.count(":") > 1
 
     def value(self, *labels: str) -> str:
         """Return the value that one of some labels must have; "": none."""
@@ -235,6 +240,8 @@ def _aggregated(node: Any) -> ResultShape:
         return ResultShape(series, False)
     if op == "count_values":
         return ResultShape("many", False)
+    if op in ("avg", "max", "min") and inner.series == "one":
+        return inner  # of one series it is that series
     if op in _SUMS:
         # A sum over ratios, divided by the target of one pod, counts pods as well.
         return ResultShape(series, True)

@@ -12,7 +12,14 @@ from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.catalog.scale_targets import BY_KIND
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.check.manifests import at, items, mapping, text_at
-from autoscaler.config.preflight.command import EXTRA_ARGS, Command, EngineOption, of_words, read_command
+from autoscaler.config.preflight.command import (
+    EXTRA_ARGS,
+    Command,
+    EngineOption,
+    of_words,
+    read_command,
+    requests_device,
+)
 from autoscaler.config.preflight.objects import Manifest, Manifests
 from autoscaler.config.yaml import Loc
 
@@ -205,17 +212,11 @@ def _pod(thing: Manifest, template: Loc, spec: Loc, operator: str) -> Iterator[E
     commands = {place: read_command(thing.at(*place), place) for place in places}
     chosen = next((place for place in places if commands[place] is not None), None)
     if chosen is None:
-        chosen = next((place for place in places if _requests_device(thing.at(*place))), places[0])
+        chosen = next((place for place in places if requests_device(thing.at(*place))), places[0])
     command = commands[chosen]
     if thing.kind == _LLM_SERVICE:
         command = _of_kserve(thing, chosen, command)
     yield EnginePod(thing, template, spec, chosen, command, operator)
-
-
-def _requests_device(container: object) -> bool:
-    return any(
-        is_accelerator(name) for part in ("limits", "requests") for name in mapping(at(container, "resources", part))
-    )
 
 
 def _of_kserve(thing: Manifest, container: Loc, command: Command | None) -> Command:

@@ -471,6 +471,18 @@ SCRAPE = thing(
 FORMULA = {"scalingModifiers": {"formula": "a * 2", "target": "5"}}
 
 CASES |= {
+    "a recording rule": (set(), changed(query("vllm:num_requests_waiting:sum"))),
+    "the highest sum of some minutes": (set(), changed(query(f"max(max_over_time(sum({WAITING})[5m:15s]))"))),
+    "another program of such a name": (
+        set(),
+        changed(
+            (
+                CHAT,
+                (*POD, "containers", 1),
+                {"name": "helper", "image": "ghcr.io/x/vllm-helper:1", "args": ["--port=1"]},
+            )
+        ),
+    ),
     "a formula replaces the metric types": (
         set(),
         changed((SCALER, (*TRIGGER, "metricType"), "Value"), (SCALER, ("spec", "advanced"), FORMULA)),
