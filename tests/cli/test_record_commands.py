@@ -1,0 +1,78 @@
+"""`explain` and `replay` answer from a record."""
+
+import pytest
+from click.testing import CliRunner
+
+from autoscaler.adapters.record import folder as folders
+from autoscaler.adapters.record.file import RecordFile
+from autoscaler.adapters.record.stream import Encoder
+from autoscaler.adapters.record.values import Decided
+from autoscaler.cli.main import main
+from tests.adapters.record.test_record import write
+from tests.adapters.record.ticks import records
+
+AT = "2026-06-01T08:10:00Z"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path / "record", records(60))
+    return tmp_path / "record"
+
+
+def run(*words: object) -> tuple[int, str]:
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    return result.exit_code, result.output
+
+
+def test_explain_says_who_changed_a_count_and_what_held_then(folder):
+    code, output = run("explain", "ns/w0", "--record", folder, "--at", AT)
+    changes = [each for tick in records(41) for each in tick.outcomes if each.change.ref.name == "w0"]
+    assert code == 0
+    assert changes[-1].change.reason in output
+    assert f"at {AT}: " in output and "recommender " in output
+    assert "not kept" not in output
+
+
+def test_replay_computes_a_tick_again_and_says_that_it_is_the_same(folder):
+    code, output = run("replay", "--record", folder, "--at", AT, "--workload", "ns/w1")
+    assert code == 0
+    assert "computed again from 41 ticks" in output and "ns/w1, policy batch" in output and "ns/w0" not in output
+    assert output.rstrip().endswith("the same counts and stages, bit for bit, as recorded")
+
+
+def test_replay_says_which_stage_differs_when_another_program_decided(folder):
+    """The first block is written again as if another version had asked for one replica more of w0."""
+    file = RecordFile.open(folders.files(folder)[0], write=True)
+    values = []
+    for number, tick in enumerate(records(4)):
+        stages = tick.decision.stages.copy()
+        stages[3:, 0] += number == 2
+        numbers = Decided.of(tick.input, tick.decision, tick.input.fleet.workload_id, tick.wall_s)
+        values.append(Decided(**{**vars(numbers), "stages": stages}).as_value())
+    file.connection.execute("UPDATE blocks SET decided = ? WHERE first = 1", (Encoder().encode(values),))
+    file.close()
+    code, output = run("replay", "--record", folder, "--at", "2026-06-01T08:00:30Z")
+    assert code == 1
+    assert "differs from what was recorded: stage tolerance gives" in output and "for 1 workload: ns/w0" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["explain", "ns/w0", "--at", AT], "--record DIR and --at TIME go together"),
+        (["replay", "--record", "{folder}", "--workload", "ns/w0"], "--record DIR and --at TIME go together"),
+        (["replay", "--record", "{folder}", "--at", AT, "--profile", "x"], "--profile has no effect with --at"),
+        (["explain", "ns/w9", "--record", "{folder}", "--at", AT], "ns/w9 is not in the record at"),
+        (["explain", "ns/w0", "--record", "{folder}", "--at", "2020-01-01T00:00:00Z"], "before the first tick of"),
+        (["explain", "ns/w0", "--record", "{folder}/none", "--at", AT], "No such file or directory"),
+        (
+            ["report", "--record", "{folder}", "--prometheus", "http://x"],
+            "give either --prometheus URL or --record",
+        ),
+    ],
+)
+def test_a_wrong_question_is_one_line_and_code_2(folder, words, said):
+    code, output = run(*(word.replace("{folder}", str(folder)) for word in words))
+    assert code == 2
+    assert said in output
