@@ -7,8 +7,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -16,13 +17,18 @@ from rich.console import Console
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.discovery.discovered_fleet import DiscoveredFleet
-from autoscaler.adapters.prometheus.range.node_costs import read_capacity_types, read_node_costs
+from autoscaler.adapters.prometheus.range.node_costs import NodeCosts, read_capacity_types, read_node_costs
 from autoscaler.adapters.prometheus.range.reader import RangeReader
 from autoscaler.adapters.prometheus.range.service_queries import (
+    COLUMNS,
+    Devices,
     Objective,
+    Scrapes,
+    ServiceName,
+    read_cold_starts,
     read_devices,
+    read_scrapes,
     service_queries,
-    usual_scrape_s,
 )
 from autoscaler.adapters.record.reader import Record
 from autoscaler.app.report_rules import check_files, rule_columns
@@ -33,17 +39,21 @@ from autoscaler.config.settings import KubeSettings, PrometheusSettings
 from autoscaler.config.values import show_duration
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.spec import Spec
+from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.report import output_files
 from autoscaler.lab.report.progress_bar import ProgressBar
 from autoscaler.ports import Unavailable
 from autoscaler.report.document import to_json
-from autoscaler.report.facts import PriceSources, gather_facts
+from autoscaler.report.facts import PriceSources, ServiceFacts, gather_facts
 from autoscaler.report.history import FleetHistory, Span, read_history
 from autoscaler.report.load import measure_load
+from autoscaler.report.page import page
 from autoscaler.report.piece_cache import PieceCache
 from autoscaler.report.recorded import read_record
-from autoscaler.report.report import Report, compute
+from autoscaler.report.report import FleetReport, compute
 from autoscaler.report.table import print_report
+
+Answer = TypeVar("Answer")
 
 STEPS_S = (60.0, 120.0, 180.0, 300.0)
 SCRAPES = 2.0
@@ -52,8 +62,15 @@ SCRAPES = 2.0
 MOST_VALUES = 24_000_000
 """Values that are read. Beyond it steps are longer."""
 
+ENGINES_OF_SERVICE = 2.5
+"""Engines that a service is assumed to have until it is known."""
+
 LEAST_STEPS = 60
 DEADLINE_S = 3600.0
+
+
+Sampler = Callable[[FleetReport, PrometheusSettings, Callable[[float], None]], FleetReport]
+"""`report.sample.sample`, which needs the simulator."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +87,7 @@ class ReportOptions:
     cache: Path | None
     html: Path | None
     json: Path | None
+    sample: Sampler | None = None  # None: the simulator is not installed
     against: tuple[Path, ...] = ()  # files with scaling rules
     record: Path | None = None
     kube: KubeSettings | None = None  # of the cluster whose scaling rules are read; None: none
@@ -82,20 +100,33 @@ def report(options: ReportOptions) -> int:
     check_files(options.against)
     console = Console(stderr=True)
     made = make_report(options, console)
-    print_report(made, Console())
     contents = []
+    if options.html is not None:
+        contents.append((options.html, page(made)))
     if options.json is not None:
         contents.append((options.json, to_json(made)))
     output_files.write(contents)
+    if options.html is not None:
+        console.print(f"The page: {options.html.resolve()}", markup=False, highlight=False)
+    print_report(made, Console())
     return 0
 
 
-def make_report(options: ReportOptions, console: Console) -> Report:
+def make_report(options: ReportOptions, console: Console) -> FleetReport:
     """Read the history and compute the report. Raises Unavailable, ValueError, PolicyError."""
-    return make_report_of_history(options, console)[0]
+    made = make_report_of_history(options, console)[0]
+    if options.prometheus is None:
+        return replace(
+            made, notes=(*made.notes, "no hour was replayed request by request: a record holds no histograms")
+        )
+    if options.sample is None:
+        note = "no hour was replayed request by request: pip install 'vllm-autoscaler[sim]' adds the simulator"
+        return replace(made, notes=(*made.notes, note))
+    with ProgressBar("replaying a sample", console) as progress:
+        return options.sample(made, options.prometheus, progress)
 
 
-def make_report_of_history(options: ReportOptions, console: Console) -> tuple[Report, FleetHistory]:
+def make_report_of_history(options: ReportOptions, console: Console) -> tuple[FleetReport, FleetHistory]:
     """Return the report with the history that it was computed from. Raises Unavailable, ValueError, PolicyError."""
     if options.record is not None:
         return _of_record(options, options.record, console)
@@ -113,33 +144,58 @@ def make_report_of_history(options: ReportOptions, console: Console) -> tuple[Re
 
     spec_of_one = Spec(*(np.array([value]) for value in row))
     limits = Objective(float(spec_of_one.first_token_limit_s[0]), float(spec_of_one.itl_objective_s[0]))
-    history = _read(options, settings, reader, limits, len(fleet.workloads) if fleet else 1, until_s, console)
+    history = _read(options, settings, reader, limits, until_s, console)
+    history = history.only(options.namespaces)
     services = len(history.services)
     spec = Spec(*(np.full(services, value) for value in row))
     with reader_of(reader) as one:
-        span_s = history.span.start_s, history.span.end_s
-        server, devices, costs = one.name, read_devices(one, span_s), read_node_costs(one, span_s)
-        prices = PriceSources(options.prices, costs.prices, read_capacity_types(one, span_s))
-    facts = gather_facts(history.services, devices, fleet, prices)
-    load, profiles = measure_load(history, spec, np.full(services, math.nan))
+        server, facts, cold_start_s, problems = one.name, *_learn_facts(options, settings, one, history, fleet)
+    load, profiles = measure_load(history, spec, cold_start_s)
     cluster = None if options.kube is None else (options.kube, options.namespaces)
     columns, told = rule_columns(options.against, cluster, reader, history.services, load, profiles)
     made = compute(
         server,
-        history,
+        replace(history, columns={}),  # they are in the load
         load,
         profiles,
         facts,
         spec,
         (policy.name,) * services,
         columns=columns,
-        notes=(*notes, *costs.problems, *told),
+        notes=(*notes, *problems, *told),
         stage=_stages(console),
     )
     return made, history
 
 
-def _of_record(options: ReportOptions, folder: Path, console: Console) -> tuple[Report, FleetHistory]:
+def _learn_facts(
+    options: ReportOptions,
+    settings: PrometheusSettings,
+    reader: RangeReader,
+    history: FleetHistory,
+    fleet: Fleet | None,
+) -> tuple[ServiceFacts, FloatColumn, tuple[str, ...]]:
+    """Return the hardware and prices of all services, their cold starts, and what could not be read."""
+    span_s, problems = (history.span.start_s, history.span.end_s), list[str]()
+
+    def read(what: str, query: Callable[[], Answer], otherwise: Answer) -> Answer:
+        try:
+            return query()
+        except Unavailable as error:
+            problems.append(f"{what} could not be read: {error}")
+            return otherwise
+
+    spellings = all_spellings(settings.metric_prefixes)
+    devices = read("the GPUs of replicas", lambda: read_devices(reader, span_s), dict[ServiceName, Devices]())
+    starts = read("cold starts", lambda: read_cold_starts(reader, spellings, span_s), dict[ServiceName, float]())
+    costs = read("prices of nodes", lambda: read_node_costs(reader, span_s), NodeCosts({}, ()))
+    types = read("how nodes are paid for", lambda: read_capacity_types(reader, span_s), dict[ServiceName, str]())
+    facts = gather_facts(history.services, devices, fleet, PriceSources(options.prices, costs.prices, types))
+    cold_start_s = np.array([starts.get(name, math.nan) for name in history.services], dtype=np.float64)
+    return facts, cold_start_s, (*problems, *costs.problems)
+
+
+def _of_record(options: ReportOptions, folder: Path, console: Console) -> tuple[FleetReport, FleetHistory]:
     """Compute the report of a record: each service by its own policy, and by the default one where it has none."""
     book = load_policies(options.policies, options.default_policy)
     with Record(folder) as record:
@@ -158,20 +214,19 @@ def _read(
     settings: PrometheusSettings,
     reader: Callable[[], RangeReader],
     limits: Objective,
-    workloads: int,
     until_s: float,
     console: Console,
 ) -> FleetHistory:
     spellings = all_spellings(settings.metric_prefixes)
     with reader_of(reader) as one:
         wide = (math.floor(until_s - options.since_s), math.floor(until_s))
-        scrape_s = usual_scrape_s(one, spellings, wide)
-        if math.isnan(scrape_s):
+        scrapes = read_scrapes(one, spellings, wide)
+        if scrapes is None:
             raise Unavailable(
                 f"{one.name}: no engine reported in the last {show_duration(options.since_s)}; "
                 "looked for the metrics of vLLM, SGLang, TGI, TensorRT-LLM, Triton and NIM"
             )
-        span = _choose_span(options, scrape_s, workloads, until_s)
+        span = _choose_span(options, scrapes, until_s)
         queries = service_queries(one, spellings, limits, (span.start_s, span.end_s), span.step_s)
         server = f"{one.name} {settings.selector}"
     cache = PieceCache(options.cache, server)
@@ -187,10 +242,11 @@ def _read(
     return history
 
 
-def _choose_span(options: ReportOptions, scrape_s: float, workloads: int, until_s: float) -> Span:
+def _choose_span(options: ReportOptions, scrapes: Scrapes, until_s: float) -> Span:
     """Choose the step: a minute, or longer where scrapes are rare or services many."""
-    least_s = SCRAPES * scrape_s
-    values = workloads * 13 * options.since_s
+    least_s = SCRAPES * scrapes.every_s
+    services = scrapes.engines / ENGINES_OF_SERVICE
+    values = services * len(COLUMNS) * options.since_s
     step_s = options.step_s or next(
         (each for each in STEPS_S if each >= least_s and values / each <= MOST_VALUES),
         max(STEPS_S[-1], math.ceil(least_s / 60) * 60.0),
@@ -198,7 +254,7 @@ def _choose_span(options: ReportOptions, scrape_s: float, workloads: int, until_
     if step_s < least_s:
         raise ValueError(
             f"--step is {show_duration(step_s)}; allowed: at least {show_duration(least_s)}, "
-            f"as engines are scraped every {show_duration(scrape_s)}"
+            f"as engines are scraped every {show_duration(scrapes.every_s)}"
         )
     end_s = math.floor(until_s / step_s) * step_s
     steps = round(options.since_s / step_s)

@@ -21,7 +21,7 @@ from autoscaler.config.rules.rule import Rule
 from autoscaler.config.settings import KubeSettings
 from autoscaler.lab.baselines.own_rule import OpenSeries
 from autoscaler.ports import Unavailable
-from autoscaler.report.load import Load, Profiles
+from autoscaler.report.load import FleetLoad, Profiles
 from autoscaler.report.rule import RuleColumn, assign, settings_of
 
 MOST_NOTES = 40
@@ -38,7 +38,7 @@ def rule_columns(
     cluster: tuple[KubeSettings, Sequence[str]] | None,
     reader: Callable[[], RangeReader],
     services: Sequence[ServiceName],
-    load: Load,
+    load: FleetLoad,
     profiles: Profiles,
 ) -> tuple[tuple[RuleColumn, ...], tuple[str, ...]]:
     """Return the column of the rules of these services, if any rule is given, and notes."""
@@ -72,7 +72,7 @@ def _recorded(reader: RangeReader) -> tuple[Mapping[str, str], list[str]]:
 
 
 def _past_of_queries(
-    rules: Sequence[Rule | None], reader: RangeReader, load: Load
+    rules: Sequence[Rule | None], reader: RangeReader, load: FleetLoad
 ) -> tuple[dict[str, OpenSeries], list[str]]:
     """Return the results of the queries whose meaning is not known, and problems."""
     asked = list(dict.fromkeys(query for rule in rules if rule is not None for query in rule.queries))

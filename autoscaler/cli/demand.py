@@ -12,10 +12,11 @@ from autoscaler.cli.param_types import OUT, ObjectName, SpanParam
 from autoscaler.cli.process import run_interruptibly
 from autoscaler.cli.report import YEAR_S
 from autoscaler.cli.settings import prometheus_settings
-from autoscaler.config.values import TimeZone
 
 
 def _zone(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    from autoscaler.config.values import TimeZone
+
     try:
         return TimeZone().read(value)
     except ValueError as error:

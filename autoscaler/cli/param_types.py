@@ -155,7 +155,7 @@ def is_object_name(text: str) -> bool:
     return len(text) <= 253 and re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", text, re.ASCII) is not None
 
 
-class ServiceName(WorkloadName):
+class ServiceParam(WorkloadName):
     """`NAMESPACE/NAME` of a Service."""
 
     kind = "Service"

@@ -47,6 +47,9 @@ YEAR_S = 366 * 86_400
 )
 @click.option("--cluster", is_flag=True, help="Read your own scaling rules from the cluster.")
 @context_option
+@click.option(
+    "--html", type=OUT, metavar="FILE", default="report.html", show_default=True, help="Write the page to this file."
+)
 @click.option("--json", type=OUT, metavar="FILE", help="Write the report as JSON.")
 def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
     """Show what the counts of all services cost and missed, and what this policy and a constant count would have.
@@ -70,6 +73,12 @@ def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
         from autoscaler.config.settings import KubeSettings
         from autoscaler.report.piece_cache import default_file
 
+        try:
+            from autoscaler.report.sample import sample
+        except ModuleNotFoundError as error:
+            if error.name != "numba":
+                raise
+            sample = None  # type: ignore[assignment]
         return app(
             ReportOptions(
                 prometheus=settings,
@@ -80,11 +89,12 @@ def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
                 prices=dict(stated_prices(given)),
                 step_s=given["step"],
                 cache=None if no_cache else cache or default_file(),
-                html=None,
+                html=given["html"],
                 json=given["json"],
                 record=given["record"],
                 against=given["against"],
                 kube=KubeSettings(context=given["context"]) if given["cluster"] else None,
+                sample=sample,
             )
         )
 

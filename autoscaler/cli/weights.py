@@ -19,7 +19,7 @@ from autoscaler.cli.param_types import (
     HostPath,
     ObjectName,
     PeerAddress,
-    ServiceName,
+    ServiceParam,
 )
 from autoscaler.cli.process import exit_with, run_to_end
 
@@ -77,7 +77,7 @@ peer_options = options(
     ),
     click.option(
         "--peer-service",
-        type=ServiceName(),
+        type=ServiceParam(),
         help="Headless Service of the agents, as NAMESPACE/NAME; its port `peers` is where they share models.",
     ),
     click.option("--peer", type=PeerAddress(), multiple=True, help="An agent, where there is no Service; repeated."),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn
-from autoscaler.report.load import Load, Profiles
+from autoscaler.report.load import FleetLoad, Profiles
 
 SURROUNDINGS_S = 3 * 3600.0
 """Length of the window whose median rate a burst is compared with, and the longest burst."""
@@ -53,7 +53,7 @@ class BurstProfile(Columns):
     share_of_requests: FloatColumn  # 0..1, of the requests that arrived in bursts
 
 
-def find_bursts(load: Load) -> list[list[Burst]]:
+def find_bursts(load: FleetLoad) -> list[list[Burst]]:
     """Return the bursts of each service, in order of time."""
     step_s = load.span.step_s
     arrivals = np.where(load.seen, load.arrivals, np.nan).astype(np.float64)
@@ -77,7 +77,7 @@ def find_bursts(load: Load) -> list[list[Burst]]:
     return found
 
 
-def profile_bursts(bursts: list[list[Burst]], load: Load, profiles: Profiles) -> BurstProfile:
+def profile_bursts(bursts: list[list[Burst]], load: FleetLoad, profiles: Profiles) -> BurstProfile:
     """Sum up the bursts of each service."""
     rows = []
     total = np.where(load.seen, load.arrivals, 0.0).sum(axis=0, dtype=np.float64)
@@ -142,7 +142,7 @@ def _runs(part: BoolColumn) -> list[tuple[int, int]]:
     return runs
 
 
-def _requests_in(bursts: list[Burst], load: Load, w: int) -> float:
+def _requests_in(bursts: list[Burst], load: FleetLoad, w: int) -> float:
     total = 0.0
     for burst in bursts:
         first = round((burst.start_s - load.span.start_s) / load.span.step_s)

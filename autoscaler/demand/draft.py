@@ -20,11 +20,11 @@ from autoscaler.demand.idle import Rest, find_rest
 from autoscaler.demand.shape import Hours, measure_concurrency, measure_queue
 from autoscaler.demand.windows import JumpWindow, find_window
 from autoscaler.report.columns import ConstantColumn, PolicyColumn, find_constant_counts
-from autoscaler.report.facts import Facts
-from autoscaler.report.fluid import View, follow
+from autoscaler.report.facts import ServiceFacts
+from autoscaler.report.fluid import FleetView, follow
 from autoscaler.report.history import Steps
-from autoscaler.report.load import Load, Profiles
-from autoscaler.report.outcome import Outcome, sum_up
+from autoscaler.report.load import FleetLoad, Profiles
+from autoscaler.report.outcome import ServiceFigures, sum_up
 
 MARGIN = 1.25
 """Ceiling over the highest demand that was seen for longer than a burst of noise."""
@@ -52,7 +52,7 @@ class Line(NamedTuple):
 class Half(NamedTuple):
     """One half of the history, with the speed of replicas as that half shows it."""
 
-    load: Load
+    load: FleetLoad
     profiles: Profiles
     hours: Hours
 
@@ -120,7 +120,7 @@ class _DraftColumn:
         self._policy = PolicyColumn(half.load, half.profiles, spec)
         self._floors = _window_floors(half, windows)
 
-    def decide(self, view: View) -> FloatColumn:
+    def decide(self, view: FleetView) -> FloatColumn:
         wanted = self._policy.decide(view)
         return np.asarray(np.fmax(wanted, self._floors[view.step]))
 
@@ -129,14 +129,14 @@ def make_drafts(
     first: Half,
     second: Half,
     spec: Spec,
-    facts: Facts,
+    facts: ServiceFacts,
     progress: Callable[[float], None] = lambda _: None,
 ) -> list[Draft]:
     """Return the draft of each service. first: it is made from. second: it is judged by."""
     plan = _plan(first, spec)
     load, profiles = second.load, second.profiles
 
-    def judge(column: PolicyColumn | _DraftColumn | ConstantColumn, start: FloatColumn | None = None) -> Outcome:
+    def judge(column: PolicyColumn | _DraftColumn | ConstantColumn, start: FloatColumn | None = None) -> ServiceFigures:
         return sum_up(follow(column, load, profiles, start=start), load, profiles, facts, spec)
 
     today = judge(PolicyColumn(load, profiles, spec))
@@ -204,7 +204,13 @@ def _plan(half: Half, spec: Spec) -> _Plan:
 
 
 def _draft(
-    plan: _Plan, w: int, spec: Spec, today: Outcome, whole: Outcome, constant: Outcome, saved: dict[str, FloatColumn]
+    plan: _Plan,
+    w: int,
+    spec: Spec,
+    today: ServiceFigures,
+    whole: ServiceFigures,
+    constant: ServiceFigures,
+    saved: dict[str, FloatColumn],
 ) -> Draft:
     lines = tuple(
         Line(field, *_values(plan, field, w, spec), reason, float(saved[field][w]) if field in saved else np.nan)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn
-from autoscaler.report.load import Load
+from autoscaler.report.load import FleetLoad
 
 IDLE_TIMES_S = (300.0, 600.0, 900.0, 1800.0, 3600.0)
 """Idle times that are tried."""
@@ -28,7 +28,7 @@ class Rest(NamedTuple):
     missed_share: float  # 0..1, requests that would have waited for a cold start
 
 
-def find_rest(load: Load, w: int, cold_start_s: float, budget: float) -> Rest | None:
+def find_rest(load: FleetLoad, w: int, cold_start_s: float, budget: float) -> Rest | None:
     """Return the idle time that saves most within the error budget; None: zero never pays."""
     step_s = load.span.step_s
     arrivals = np.where(load.seen[:, w], load.arrivals[:, w], 1.0).astype(np.float64)  # an unseen step is no silence

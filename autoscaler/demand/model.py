@@ -19,9 +19,9 @@ from autoscaler.demand.durations import Durations, Latencies, ReachedLatency, me
 from autoscaler.demand.shape import Concurrency, Hours, QueueDepth, hours_of, measure_concurrency, measure_queue
 from autoscaler.report.columns import POLICY
 from autoscaler.report.history import FleetHistory, Span
-from autoscaler.report.load import Load, measure_load
+from autoscaler.report.load import FleetLoad, measure_load
 from autoscaler.report.outcome import gpus_by_hour
-from autoscaler.report.report import Report
+from autoscaler.report.report import FleetReport
 
 HALF_DAY_S = 43_200.0
 """A half of the history shorter than this is not replayed."""
@@ -75,7 +75,7 @@ class GpuExcess(NamedTuple):
 class DemandModel:
     """The whole model."""
 
-    report: Report
+    report: FleetReport
     policy: Policy  # of today
     zone: ZoneInfo
     hours: Hours
@@ -98,7 +98,7 @@ class DemandModel:
 
 
 def model_demand(
-    report: Report,
+    report: FleetReport,
     history: FleetHistory,
     latencies: Latencies,
     policy: Policy,
@@ -154,7 +154,7 @@ def _part(history: FleetHistory, first: int, last: int) -> FleetHistory:
     return FleetHistory(Span(span.start_s + first * span.step_s, span.step_s, last - first), history.services, columns)
 
 
-def _residency(load: Load, hours: Hours) -> Residency:
+def _residency(load: FleetLoad, hours: Hours) -> Residency:
     step_h = load.span.step_s / 3600
     pods = np.where(load.seen, load.pods, 0.0).astype(np.float64)
     loaded_h = pods.sum(axis=0) * step_h
@@ -174,7 +174,7 @@ def _longest_run(part: np.ndarray) -> int:
     return int((edges[1::2] - edges[::2]).max(initial=0))
 
 
-def _mix(load: Load) -> Mix:
+def _mix(load: FleetLoad) -> Mix:
     requests = np.where(load.seen, load.arrivals, 0.0).sum(axis=0, dtype=np.float64)
     prompt, output = (
         np.where(load.seen, tokens, 0.0).sum(axis=0, dtype=np.float64)
@@ -185,7 +185,7 @@ def _mix(load: Load) -> Mix:
     return Mix(requests, *mean)
 
 
-def _tiers(report: Report) -> tuple[TierShare, ...]:
+def _tiers(report: FleetReport) -> tuple[TierShare, ...]:
     was = report.entry("actual").outcome
     can_wait = report.spec.can_wait(report.profiles.cold_start_s)
     of_all = [float(np.nansum(values)) or 1.0 for values in (was.gpu_hours, was.requests)]
@@ -201,7 +201,7 @@ def _tiers(report: Report) -> tuple[TierShare, ...]:
     return tuple(sorted(found, key=lambda tier: -tier.priority))
 
 
-def _excess(report: Report) -> GpuExcess:
+def _excess(report: FleetReport) -> GpuExcess:
     _, held = gpus_by_hour(report.entry("actual").course, report.load, report.facts)
     _, needed = gpus_by_hour(report.entry(POLICY).course, report.load, report.facts)
     return GpuExcess(

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, or_zero
-from autoscaler.report.load import Load
+from autoscaler.report.load import FleetLoad
 
 HOUR_S = 3600.0
 FLOOR_SHARE = 0.95
@@ -73,7 +73,7 @@ class QueueDepth(Columns):
     breach_errors: FloatColumn  # 0..1, share of queued minutes that this depth tells wrongly
 
 
-def hours_of(load: Load, zone: ZoneInfo) -> Hours:
+def hours_of(load: FleetLoad, zone: ZoneInfo) -> Hours:
     """Return the mean of each hour of the clock. In zones off by half an hour these are the hours of that zone."""
     ends_s = load.span.ends_s - load.span.step_s / 2
     offset_s = datetime.fromtimestamp(float(ends_s[0]), zone).utcoffset()
@@ -135,7 +135,7 @@ def bands(hours: Hours, values: FloatColumn, of: IntColumn, kinds: int) -> Float
     return found
 
 
-def measure_queue(load: Load) -> QueueDepth:
+def measure_queue(load: FleetLoad) -> QueueDepth:
     """Return what waited, how long, and at which depth waiting became a breach."""
     pods = np.maximum(load.pods, 1.0)
     queued = load.seen & (or_zero(load.waiting) >= QUEUED)
@@ -157,7 +157,7 @@ def measure_queue(load: Load) -> QueueDepth:
     )
 
 
-def _all(load: Load) -> range:
+def _all(load: FleetLoad) -> range:
     return range(load.shape[1])
 
 

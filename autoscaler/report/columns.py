@@ -12,13 +12,13 @@ from autoscaler.core.measure.offered_load import OfferedLoad
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.planner.select import StrategyState, serve_interval
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero, replace
-from autoscaler.report.fluid import Course, Queue, View
-from autoscaler.report.load import Load, Profiles
+from autoscaler.report.fluid import Course, FleetView, FluidQueue
+from autoscaler.report.load import FleetLoad, Profiles
 
 ACTUAL, POLICY, CONSTANT = "actual", "policy", "constant"
 
 
-def actual(load: Load, profiles: Profiles) -> Course:
+def actual(load: FleetLoad, profiles: Profiles) -> Course:
     """Return what really happened. Where no histogram shows misses, they are those of the model (`repeat_actual`)."""
     modelled = repeat_actual(load, profiles)
     measured = load.missed_share * load.arrivals
@@ -28,10 +28,10 @@ def actual(load: Load, profiles: Profiles) -> Course:
     return Course(ACTUAL, "as it was", load.ordered, load.pods, load.waiting, missed.astype(np.float32), everywhere)
 
 
-def repeat_actual(load: Load, profiles: Profiles) -> Course:
+def repeat_actual(load: FleetLoad, profiles: Profiles) -> Course:
     """Return what the model makes of the real counts. Compared with the real course it shows the error of the model."""
     steps, services = load.shape
-    queue = Queue(np.zeros(services))
+    queue = FluidQueue(np.zeros(services))
     missed, waiting = np.zeros((2, steps, services), np.float32)
     for step in range(steps):
         ready = load.pods[step].astype(np.float64)
@@ -52,7 +52,7 @@ class PolicyColumn:
 
     name, title = POLICY, "this policy"
 
-    def __init__(self, load: Load, profiles: Profiles, spec: Spec) -> None:
+    def __init__(self, load: FleetLoad, profiles: Profiles, spec: Spec) -> None:
         services = load.shape[1]
         self._load, self._profiles, self._spec = load, profiles, spec
         most = load.ordered.max(axis=0, initial=0.0)
@@ -68,7 +68,7 @@ class PolicyColumn:
         self._idle_s = np.zeros(services)
         self._waiting = np.zeros(services)
 
-    def decide(self, view: View) -> FloatColumn:
+    def decide(self, view: FleetView) -> FloatColumn:
         if view.step == 0:
             return view.wanted
         step = view.step - 1
@@ -83,7 +83,7 @@ class PolicyColumn:
         wanted = np.where(known, wanted, np.fmax(wanted, view.wanted))  # missing data never shrinks
         return self._limit(self._rest(wanted, view, known), view)
 
-    def _stats(self, view: View, step: int) -> tuple[IntervalStats, Interval]:
+    def _stats(self, view: FleetView, step: int) -> tuple[IntervalStats, Interval]:
         """Return what its own fleet would have shown of a step, and the load of it."""
         spec, p, services = self._spec, self._profiles, len(view.wanted)
         arrivals = view.arrivals_per_s * view.step_s
@@ -116,14 +116,14 @@ class PolicyColumn:
         observed_s = np.where(self._load.seen[step] & (view.ready > 0), view.step_s, 0.0)
         return stats, Interval(observed_s, view.demand, arrivals, p.steepness, p.batch_room_s)
 
-    def _rest(self, wanted: FloatColumn, view: View, known: BoolColumn) -> FloatColumn:
+    def _rest(self, wanted: FloatColumn, view: FleetView, known: BoolColumn) -> FloatColumn:
         """Go to zero after the idle time that the policy states, and come back with the first request."""
         is_idle = (view.arrivals_per_s <= 0) & (view.waiting <= 0) & known
         self._idle_s = np.where(is_idle, self._idle_s + view.step_s, 0.0)
         rests = np.isfinite(self._spec.idle_after_s) & (self._idle_s >= self._spec.idle_after_s)
         return np.where(rests, 0.0, np.fmax(wanted, self._floor))
 
-    def _limit(self, wanted: FloatColumn, view: View) -> FloatColumn:
+    def _limit(self, wanted: FloatColumn, view: FleetView) -> FloatColumn:
         """Shrink in the steps that the policy allows; float64[W]."""
         spec = self._spec
         step = np.fmax(np.floor(view.wanted * spec.down_step_fraction), spec.down_step_replicas)
@@ -140,12 +140,12 @@ class ConstantColumn:
     def __init__(self, counts: FloatColumn) -> None:
         self._counts = counts
 
-    def decide(self, view: View) -> FloatColumn:
+    def decide(self, view: FleetView) -> FloatColumn:
         return self._counts
 
 
 def find_constant_counts(
-    load: Load, profiles: Profiles, attainment: FloatColumn, progress: Callable[[float], None] = lambda _: None
+    load: FleetLoad, profiles: Profiles, attainment: FloatColumn, progress: Callable[[float], None] = lambda _: None
 ) -> FloatColumn:
     """Return the least constant count that keeps the attainment of each service; float64[W], NaN: none found.
 
@@ -168,8 +168,8 @@ def find_constant_counts(
     return np.where(enough, 0.0, np.where(found, high, np.nan))
 
 
-def _missed_by(counts: FloatColumn, load: Load, profiles: Profiles) -> FloatColumn:
-    queue, total = Queue(np.zeros_like(counts)), np.zeros_like(counts)
+def _missed_by(counts: FloatColumn, load: FleetLoad, profiles: Profiles) -> FloatColumn:
+    queue, total = FluidQueue(np.zeros_like(counts)), np.zeros_like(counts)
     for demand, arrivals in zip(load.demand, load.arrivals, strict=True):
         total += queue.serve(demand.astype(np.float64), arrivals, counts, profiles, load.span.step_s)
     return total

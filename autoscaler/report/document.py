@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from autoscaler.core.model.money import Money, UnitCosts
-from autoscaler.report.outcome import Outcome
-from autoscaler.report.report import Entry, Report
+from autoscaler.report.outcome import ServiceFigures
+from autoscaler.report.report import Entry, FleetReport
+from autoscaler.report.sampled import Hour
 from autoscaler.report.verdict import judge, judged_services, needed_gpu_hours, sentence
 
 VERSION = 1
@@ -35,11 +36,11 @@ SUMMED = (
 )
 
 
-def to_json(report: Report) -> str:
+def to_json(report: FleetReport) -> str:
     return json.dumps(document(report), indent=2, allow_nan=False) + "\n"
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: FleetReport) -> dict[str, Any]:
     """Return the report as a mapping."""
     span, verdict = report.load.span, judge(report)
     return {
@@ -65,16 +66,17 @@ def document(report: Report) -> dict[str, Any]:
             for entry in report.entries
         ],
         "services": [_service(report, row) for row in range(len(report.services))],
+        "sample": [_hour(report, hour) for hour in report.sampled],
         "notes": list(report.notes),
     }
 
 
-def cost(report: Report, entry: Entry) -> Money:
+def cost(report: FleetReport, entry: Entry) -> Money:
     """Return what a column costs in all, and what this leaves out."""
     return report.facts.money(report.services, entry.outcome.usd, entry.outcome.gpu_hours > 0)
 
 
-def total(outcome: Outcome) -> dict[str, Any]:
+def total(outcome: ServiceFigures) -> dict[str, Any]:
     """Return the sums over the services that have them, and how many each sum leaves out."""
     sums = {name: float(np.nansum(getattr(outcome, name))) for name in SUMMED}
     priced = ~np.isnan(outcome.usd)
@@ -87,7 +89,7 @@ def total(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _service(report: Report, row: int) -> dict[str, Any]:
+def _service(report: FleetReport, row: int) -> dict[str, Any]:
     name, facts, profiles = report.services[row], report.facts, report.profiles
     return {
         "cluster": name.cluster,
@@ -118,7 +120,33 @@ def _service(report: Report, row: int) -> dict[str, Any]:
     }
 
 
-def assumptions(report: Report, row: int) -> list[str]:
+def _hour(report: FleetReport, hour: Hour) -> dict[str, Any]:
+    was, made = hour.measured, hour.replayed
+    return {
+        "service": str(report.services[hour.row]),
+        "kind": hour.kind,
+        "start": moment(hour.start_s),
+        "requests": hour.requests,
+        "measured": {
+            "attainment_ttft": _plain(was.attainment_ttft),
+            "ttft_p50_s": _plain(was.ttft_p50_s),
+            "ttft_p95_s": _plain(was.ttft_p95_s),
+            "itl_s": _plain(hour.measured_itl_s),
+            "waiting": _plain(hour.measured_waiting),
+        },
+        "replayed": {
+            "attainment_ttft": _plain(made.attainment_ttft),
+            "ttft_p50_s": _plain(made.ttft_p50_s),
+            "ttft_p95_s": _plain(made.ttft_p95_s),
+            "itl_s": _plain(hour.replayed_itl_s),
+            "waiting": _plain(hour.replayed_waiting),
+        },
+        "policy": {"fluid_attainment": _plain(hour.fluid_attainment), "attainment": _plain(hour.policy_attainment)},
+        "doubt": hour.doubt,
+    }
+
+
+def assumptions(report: FleetReport, row: int) -> list[str]:
     """Return what of a service was not learned but assumed."""
     profiles = report.profiles
     said = (

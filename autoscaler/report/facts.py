@@ -34,7 +34,7 @@ class PriceSources:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ServiceFacts:
     """What is known of each service beside its history."""
 
     model: tuple[str, ...]  # [W], "": not known
@@ -54,7 +54,7 @@ def gather_facts(
     devices: Mapping[ServiceName, Devices],
     fleet: Fleet | None,
     prices: PriceSources,
-) -> Facts:
+) -> ServiceFacts:
     """Return the facts.
 
     devices: of replicas, as seen in history. fleet: the workloads of the present moment, which tell of others; None:
@@ -73,7 +73,7 @@ def gather_facts(
         gpus.append(hardware.gpus)
         costs.append(price(hardware, prices, prices.capacity_types.get(service, "")))
     known = np.array(gpus, dtype=np.float64)
-    return Facts(
+    return ServiceFacts(
         model=tuple(models),
         gpus=np.where(np.isnan(known), 1.0, known),
         assumed_gpus=np.isnan(known),

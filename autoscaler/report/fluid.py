@@ -16,13 +16,13 @@ from autoscaler.core.measure.capacity import compute_carried_load
 from autoscaler.core.measure.miss_curve import compute_mean_queue
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 from autoscaler.report.history import Steps
-from autoscaler.report.load import Load, Profiles
+from autoscaler.report.load import FleetLoad, Profiles
 
 MOST_BUSY = 0.95
 """Load up to which requests in a replica are computed; beyond it they queue."""
 
 
-class View(NamedTuple):
+class FleetView(NamedTuple):
     """What a column sees at the beginning of a step: its own fleet as of the step before; float64[W] unless stated."""
 
     step: int  # 0..T-1
@@ -44,7 +44,7 @@ class Column(Protocol):
     name: str  # key in JSON: "policy", "constant", "rule"
     title: str  # on the page: "this policy"
 
-    def decide(self, view: View) -> FloatColumn:
+    def decide(self, view: FleetView) -> FloatColumn:
         """Return the replicas to order from this step on; float64[W], whole numbers. NaN keeps the count."""
         ...
 
@@ -64,7 +64,7 @@ class Course:
 
 
 @dataclass
-class Queue:
+class FluidQueue:
     """The queue of one fleet per service, moved on step by step."""
 
     backlog_s: FloatColumn  # float64[W], replica-seconds of waiting work
@@ -92,7 +92,7 @@ class Queue:
 
 def follow(
     column: Column,
-    load: Load,
+    load: FleetLoad,
     profiles: Profiles,
     progress: Callable[[float], None] = lambda _: None,
     start: FloatColumn | None = None,
@@ -106,7 +106,7 @@ def follow(
     delay = np.maximum(np.round(profiles.cold_start_s / dt), 1).astype(np.int64)
     wanted = load.ordered[0].astype(np.float64) if start is None else start
     ready, missed_share = wanted.copy(), np.zeros(services)
-    queue = Queue(np.zeros(services))
+    queue = FluidQueue(np.zeros(services))
     out = {name: np.zeros((steps, services), np.float32) for name in ("wanted", "ready", "waiting", "missed")}
     orders = np.repeat(wanted[None], int(delay.max(initial=1)) + 1, axis=0)  # of the last steps, a ring
     decides = np.zeros(services, bool)
@@ -116,7 +116,7 @@ def follow(
             progress(step / steps)
         waiting = requests
         running, kv_usage = _in_flight(load, max(step - 1, 0), demand, ready, profiles)
-        view = View(
+        view = FleetView(
             step,
             load.span.start_s + step * dt,
             dt,
@@ -154,7 +154,7 @@ def _least_of(orders: FloatColumn, step: int, delay: IntColumn) -> FloatColumn:
 
 
 def _in_flight(
-    load: Load, step: int, demand: FloatColumn, ready: FloatColumn, profiles: Profiles
+    load: FleetLoad, step: int, demand: FloatColumn, ready: FloatColumn, profiles: Profiles
 ) -> tuple[FloatColumn, FloatColumn]:
     """Return the requests in the replicas and their use of the KV cache, had these replicas served the step.
 

@@ -10,14 +10,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.adapters.prometheus.range.reader import QueryFailed, RangeReader, Rows
+from autoscaler.adapters.prometheus.range.reader import RangeQueryFailed, RangeReader, Rows
 from autoscaler.adapters.prometheus.range.service_queries import (
     COLUMNS,
     ORDERED,
@@ -48,6 +48,9 @@ WAITS_S = (1.0, 4.0, 15.0, 30.0)
 
 FAILURES = 3
 """Pieces in a row that must fail until reading ends."""
+
+SETTLED_S = 600.0
+"""Age of samples beyond which no further ones are expected, so that an answer is kept."""
 
 REFUSED = frozenset({400, 401, 403, 404})
 MAX_VALUE = 1e15
@@ -86,6 +89,15 @@ class FleetHistory:
         found = self.columns.get(name)
         return np.full((self.span.steps, len(self.services)), np.nan, np.float32) if found is None else found
 
+    def only(self, namespaces: Sequence[str]) -> FleetHistory:
+        """Return the services of some namespaces; all if none is given. Raises ValueError if there is none."""
+        rows = [row for row, name in enumerate(self.services) if not namespaces or name.namespace in namespaces]
+        if not rows:
+            known = ", ".join(sorted({name.namespace for name in self.services})[:10])
+            raise ValueError(f"no service in namespace {' or '.join(namespaces)}; found: {known}")
+        columns = {name: values[:, rows] for name, values in self.columns.items()}
+        return replace(self, services=tuple(self.services[row] for row in rows), columns=columns)
+
     @property
     def seen(self) -> BoolColumn:
         """Return the steps in which the service is known to have reported, or to have had no replica; bool[T, W]."""
@@ -114,59 +126,69 @@ def read_history(
     cache: PieceCache,
     progress: Callable[[float], None] = lambda _: None,
     now: Callable[[], float] = time.time,
+    waits_s: Sequence[float] = WAITS_S,
 ) -> FleetHistory:
-    """Read all pieces. readers: makes a reader, one for each thread. Raises Unavailable if nothing could be read."""
+    """Read all pieces. Raises Unavailable if nothing could be read.
+
+    readers: makes a reader, one for each thread. now: Unix time. waits_s: before each further try.
+    """
     pieces = _pieces(queries, span)
-    index: dict[ServiceName, int] = {}
-    parts: list[tuple[Piece, Answer]] = []
-    problems: dict[str, None] = {}
-    missing = []
+    merged, problems, missing = _Merged(span), dict[str, None](), list[Piece]()
     for piece in pieces:
         kept = cache.get(piece, span)
         if kept is None:
             missing.append(piece)
         else:
-            parts.append((piece, kept))
-    done, failed, answered = len(parts), 0, 0
+            merged.add(piece, kept)
+    done, answered = len(pieces) - len(missing), 0
     last_error: Unavailable | None = None
-    for piece, answer in _read_parallel(readers, missing, span):
+    for piece, answer in _read_parallel(readers, missing, span, waits_s):
         done += 1
         progress(done / max(len(pieces), 1))
         if isinstance(answer, Unavailable):
-            failed, last_error = failed + 1, answer
+            last_error = answer
             problems[f"{_hours(piece, span)} of {piece.query.column} could not be read: {answer}"] = None
             continue
         answered += 1
-        parts.append((piece, answer))
-        if span.start_s + piece.last * span.step_s < now() - 600:  # later samples may still come
+        merged.add(piece, answer)
+        if span.start_s + piece.last * span.step_s < now() - SETTLED_S:
             cache.put(piece, span, answer)
-    if not parts and last_error is not None:
+    if not merged.pieces and last_error is not None:
         raise last_error
-    for _, answer in parts:
-        for name in answer:
-            index.setdefault(name, len(index))
-    names = sorted(index)
-    return FleetHistory(span, *_merge(parts, names, span), tuple(problems), answered)
+    return FleetHistory(span, *merged.take(), tuple(problems), answered)
 
 
-def _merge(
-    parts: Sequence[tuple[Piece, Answer]], names: Sequence[ServiceName], span: Span
-) -> tuple[tuple[ServiceName, ...], dict[str, Steps]]:
-    """Return the services that reported engines, and their columns."""
-    reporting = {name for piece, answer in parts if piece.query.column == PODS for name in answer}
-    services = tuple(name for name in names if name in reporting)[:MAX_SERVICES]
-    row = {name: number for number, name in enumerate(services)}
-    columns: dict[str, Steps] = {}
-    for piece, answer in parts:
-        column = piece.query.column
-        if column not in columns:
-            columns[column] = np.full((span.steps, len(services)), np.nan, np.float32)
-        target = columns[column][piece.first : piece.last]
+class _Merged:
+    """The answers so far, one array for each column of each service."""
+
+    def __init__(self, span: Span) -> None:
+        self.pieces = 0
+        self._span = span
+        self._columns: dict[str, dict[ServiceName, Steps]] = {}
+
+    def add(self, piece: Piece, answer: Answer) -> None:
+        """Add an answer. What two queries say of one service, as of two engines, is added up."""
+        self.pieces += 1
+        column = self._columns.setdefault(piece.query.column, {})
         for name, values in answer.items():
-            if name in row:
-                known = target[:, row[name]]
-                target[:, row[name]] = np.where(np.isnan(known), values, known + np.nan_to_num(values))
-    return services, {name: columns[name] for name in COLUMNS if name in columns}
+            if name not in column:
+                column[name] = np.full(self._span.steps, np.nan, np.float32)
+            known = column[name][piece.first : piece.last]
+            column[name][piece.first : piece.last] = np.where(np.isnan(known), values, known + np.nan_to_num(values))
+
+    def take(self) -> tuple[tuple[ServiceName, ...], dict[str, Steps]]:
+        """Return the services that reported engines, and their columns. The arrays are given away one by one."""
+        services = tuple(sorted(self._columns.get(PODS, {})))[:MAX_SERVICES]
+        none = np.full(self._span.steps, np.nan, np.float32)
+        columns = {}
+        for name in COLUMNS:
+            if name in self._columns:
+                of_services = self._columns.pop(name)
+                shape = (self._span.steps, len(services))
+                columns[name] = np.empty(shape, np.float32)
+                for row, service in enumerate(services):
+                    columns[name][:, row] = of_services.pop(service, none)
+        return services, columns
 
 
 def _pieces(queries: Sequence[ServiceQuery], span: Span) -> list[Piece]:
@@ -179,7 +201,7 @@ def _pieces(queries: Sequence[ServiceQuery], span: Span) -> list[Piece]:
 
 
 def _read_parallel(
-    readers: Callable[[], RangeReader], pieces: Sequence[Piece], span: Span
+    readers: Callable[[], RangeReader], pieces: Sequence[Piece], span: Span, waits_s: Sequence[float]
 ) -> Iterator[tuple[Piece, Answer | Unavailable]]:
     """Yield the answer to each piece as it comes. The threads end when the iterator does."""
     waiting: queue.SimpleQueue[Piece] = queue.SimpleQueue()
@@ -194,7 +216,7 @@ def _read_parallel(
         try:
             while not stopped.is_set():
                 piece = waiting.get_nowait()
-                answers.put((piece, _read(reader, piece, span, stopped)))
+                answers.put((piece, _read(reader, piece, span, stopped, waits_s)))
                 stopped.wait(PAUSE_S)
         except queue.Empty:
             pass
@@ -218,7 +240,9 @@ def _read_parallel(
         stopped.set()
 
 
-def _read(reader: RangeReader, piece: Piece, span: Span, stopped: threading.Event) -> Answer | Unavailable:
+def _read(
+    reader: RangeReader, piece: Piece, span: Span, stopped: threading.Event, waits_s: Sequence[float]
+) -> Answer | Unavailable:
     """Return the answer to a piece, or why there is none."""
     values: Answer = {}
     failure: Unavailable | None = None
@@ -226,8 +250,8 @@ def _read(reader: RangeReader, piece: Piece, span: Span, stopped: threading.Even
     while parts:
         first, last = parts.pop()
         try:
-            rows = _query(reader, piece.query.expression, first, last, span, stopped)
-        except QueryFailed as error:
+            rows = _query(reader, piece.query.expression, (first, last), span, stopped, waits_s)
+        except RangeQueryFailed as error:
             if error.too_large and last - first > LEAST_POINTS:
                 middle = (first + last) // 2
                 parts += [(middle, last), (first, middle)]
@@ -247,12 +271,20 @@ def _read(reader: RangeReader, piece: Piece, span: Span, stopped: threading.Even
     return failure if failure is not None and not values else values
 
 
-def _query(reader: RangeReader, expression: str, first: int, last: int, span: Span, stopped: threading.Event) -> Rows:
+def _query(
+    reader: RangeReader,
+    expression: str,
+    steps: tuple[int, int],
+    span: Span,
+    stopped: threading.Event,
+    waits_s: Sequence[float],
+) -> Rows:
+    first, last = steps
     start_s, end_s = (span.start_s + (step + 1) * span.step_s for step in (first, last - 1))
-    for wait_s in WAITS_S:
+    for wait_s in waits_s:
         try:
             return reader.query(expression, start_s, end_s, span.step_s)
-        except QueryFailed as error:
+        except RangeQueryFailed as error:
             if error.too_large or error.status in REFUSED or stopped.wait(wait_s):
                 raise
     return reader.query(expression, start_s, end_s, span.step_s)

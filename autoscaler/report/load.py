@@ -60,7 +60,7 @@ class Profiles(Columns):
 
 
 @dataclass(frozen=True)
-class Load:
+class FleetLoad:
     """The load and what really happened, in T fine steps of W services; float32[T, W] unless stated, NaN: unknown."""
 
     span: Span  # of the fine steps
@@ -74,6 +74,7 @@ class Load:
     running: Steps  # requests in the real replicas
     waiting: Steps
     kv_usage: Steps  # 0..1
+    gap_s: Steps  # mean time between two tokens of a request
     prompt_tokens: Steps  # computed in the step
     output_tokens: Steps
     missed_share: Steps  # 0..1, measured share of requests that missed; NaN: no histogram, or no request
@@ -83,7 +84,7 @@ class Load:
         return self.demand.shape[0], self.demand.shape[1]
 
 
-def measure_load(history: FleetHistory, spec: Spec, cold_start_s: FloatColumn) -> tuple[Load, Profiles]:
+def measure_load(history: FleetHistory, spec: Spec, cold_start_s: FloatColumn) -> tuple[FleetLoad, Profiles]:
     """Measure the load of each service and the speed of its replicas.
 
     spec: [W], the policies. cold_start_s: float64[W], as seen; NaN: none was, and that of the policy stands in.
@@ -130,7 +131,7 @@ def measure_load(history: FleetHistory, spec: Spec, cold_start_s: FloatColumn) -
         assumed_start=np.isnan(cold_start_s),
     )
     ordered = np.fmax(column("ordered"), pods) if "ordered" in got else pods
-    load = Load(
+    load = FleetLoad(
         span=history.span,
         seen=seen,
         demand=demand,
@@ -142,6 +143,7 @@ def measure_load(history: FleetHistory, spec: Spec, cold_start_s: FloatColumn) -
         running=running.astype(np.float32),
         waiting=waiting.astype(np.float32),
         kv_usage=column("kv_usage"),
+        gap_s=_over(column("gap_s"), column("gaps")).astype(np.float32),
         prompt_tokens=or_zero(column("prompt_tokens")),
         output_tokens=or_zero(column("generation_tokens")),
         missed_share=share,
@@ -153,7 +155,7 @@ PER_STEP = frozenset({"arrivals", "prompt_tokens", "output_tokens"})
 """Columns that are amounts of a step, and not values in it."""
 
 
-def _refine(load: Load) -> Load:
+def _refine(load: FleetLoad) -> FleetLoad:
     """Return the load on steps of at most `FINE_STEP_S`: what a step counted is spread evenly in it."""
     parts = max(int(np.ceil(load.span.step_s / FINE_STEP_S)), 1)
     if parts == 1:
@@ -164,7 +166,7 @@ def _refine(load: Load) -> Load:
         for field in fields(load)
         if field.name != "span"
     }
-    return Load(span=span, **{n: c / np.float32(parts) if n in PER_STEP else c for n, c in columns.items()})
+    return FleetLoad(span=span, **{n: c / np.float32(parts) if n in PER_STEP else c for n, c in columns.items()})
 
 
 def _fit_speed(history: FleetHistory, pods: Steps) -> tuple[StepTime, FloatColumn, BoolColumn]:

@@ -9,16 +9,16 @@ import numpy as np
 from autoscaler.core.model.money import UnitCosts
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
-from autoscaler.report.facts import Facts
+from autoscaler.report.facts import ServiceFacts
 from autoscaler.report.fluid import Course
 from autoscaler.report.history import Steps
-from autoscaler.report.load import Load, Profiles
+from autoscaler.report.load import FleetLoad, Profiles
 
 HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Outcome(Columns):
+class ServiceFigures(Columns):
     """Figures of each service over the steps that were seen; float64[W], NaN: not known, or the column has no count."""
 
     gpu_hours: FloatColumn  # from the order of a replica until it ends
@@ -41,7 +41,7 @@ class Outcome(Columns):
     max_replicas: FloatColumn
 
 
-def sum_up(course: Course, load: Load, profiles: Profiles, facts: Facts, spec: Spec) -> Outcome:
+def sum_up(course: Course, load: FleetLoad, profiles: Profiles, facts: ServiceFacts, spec: Spec) -> ServiceFigures:
     """Return the figures of a course."""
     dt, seen = load.span.step_s, load.seen
     hours = dt / HOUR_S
@@ -59,7 +59,7 @@ def sum_up(course: Course, load: Load, profiles: Profiles, facts: Facts, spec: S
     costs = [UnitCosts.of(*each) for each in zip(usd.tolist(), tokens.tolist(), asked.tolist(), strict=True)]
     idle = np.maximum(ready - np.minimum(load.demand, ready), 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        figures = Outcome(
+        figures = ServiceFigures(
             gpu_hours=replica_h * facts.gpus,
             usd=usd,
             output_tokens=tokens,
@@ -83,16 +83,16 @@ def sum_up(course: Course, load: Load, profiles: Profiles, facts: Facts, spec: S
     return figures.with_columns({name: np.where(has_counts, each, np.nan) for name, each in figures.columns().items()})
 
 
-def gpus_by_hour(course: Course, load: Load, facts: Facts) -> tuple[FloatColumn, FloatColumn]:
+def gpus_by_hour(course: Course, load: FleetLoad, facts: ServiceFacts) -> tuple[FloatColumn, FloatColumn]:
     """Return the Unix times of all hours, and the mean GPUs of all services in each; float64[H] both."""
     starts = _hour_starts(load)
-    gpus = np.nansum(np.where(load.seen, course.wanted, 0.0) * facts.gpus.astype(np.float32), axis=1, dtype=np.float64)
-    lengths = np.diff([*starts, load.span.steps])
+    held = np.where(load.seen, np.nan_to_num(course.wanted), 0.0)
+    counts, seen = (np.add.reduceat(each, starts, axis=0, dtype=np.float64) for each in (held, load.seen))
     at_s: FloatColumn = load.span.start_s + starts.astype(np.float64) * load.span.step_s
-    return at_s, np.add.reduceat(gpus, starts) / lengths
+    return at_s, np.asarray((counts / np.maximum(seen, 1.0)) @ facts.gpus)
 
 
-def _worst_hour(arrivals: FloatColumn, missed: FloatColumn, load: Load) -> tuple[FloatColumn, FloatColumn]:
+def _worst_hour(arrivals: FloatColumn, missed: FloatColumn, load: FleetLoad) -> tuple[FloatColumn, FloatColumn]:
     starts = _hour_starts(load)
     asked, lost = (np.add.reduceat(each, starts, axis=0) for each in (arrivals, missed))
     worst, rows = lost.argmax(axis=0), np.arange(lost.shape[1])
@@ -103,7 +103,7 @@ def _worst_hour(arrivals: FloatColumn, missed: FloatColumn, load: Load) -> tuple
     return np.where(any_lost, share, np.nan), np.where(any_lost, at_s // HOUR_S * HOUR_S, np.nan)
 
 
-def _hour_starts(load: Load) -> IntColumn:
+def _hour_starts(load: FleetLoad) -> IntColumn:
     """Return the first step of each hour of the clock; int64[H]."""
     hour = np.floor((load.span.ends_s - load.span.step_s / 2) / HOUR_S)
     return np.flatnonzero(np.diff(hour, prepend=-1.0))

@@ -91,7 +91,7 @@ class PieceCache:
         os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
         if file.stat().st_size > MAX_BYTES:
             file.unlink()
-        database = sqlite3.connect(file, timeout=2)
+        database = sqlite3.connect(file, timeout=2, check_same_thread=False)
         try:
             database.execute(SCHEMA)
             with database:
@@ -99,7 +99,7 @@ class PieceCache:
         except sqlite3.DatabaseError:  # damaged
             database.close()
             file.unlink()
-            database = sqlite3.connect(file, timeout=2)
+            database = sqlite3.connect(file, timeout=2, check_same_thread=False)
             database.execute(SCHEMA)
         return database
 

@@ -12,7 +12,7 @@ from autoscaler.adapters.record.reader import Record, moment
 from autoscaler.adapters.record.rows import TRAFFIC_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.ports import Unavailable
-from autoscaler.report.facts import Facts
+from autoscaler.report.facts import ServiceFacts
 from autoscaler.report.history import FleetHistory, Span, Steps
 
 GROWN = ("finished", "first_tokens", "prompt_tokens", "generation_tokens", "gap_s", "gaps")
@@ -25,7 +25,7 @@ class Recorded(NamedTuple):
     """What a record tells of all services; [W]."""
 
     history: FleetHistory
-    facts: Facts
+    facts: ServiceFacts
     policies: tuple[str, ...]  # names, the last one of each service; "": none
 
 
@@ -110,7 +110,9 @@ def _fill_traffic(record: Record, span: Span, row_of: dict[tuple[object, int], i
             columns["kv_usage"][step, row] = min(kv_s / span.step_s / pods, 1.0)
 
 
-def _read_facts(record: Record, row_of: dict[tuple[object, int], int], rows: int) -> tuple[Facts, tuple[str, ...]]:
+def _read_facts(
+    record: Record, row_of: dict[tuple[object, int], int], rows: int
+) -> tuple[ServiceFacts, tuple[str, ...]]:
     """Return the last facts of each service, and the names of their policies."""
     gpus, usd, policies = np.full(rows, np.nan), np.full(rows, np.nan), [""] * rows
     for file, (number, policy, each, price) in record.query(
@@ -120,7 +122,7 @@ def _read_facts(record: Record, row_of: dict[tuple[object, int], int], rows: int
             policies[row] = policy or ""
             gpus[row], usd[row] = (math.nan if value is None else value for value in (each, price))
     reasons = tuple("" if known else "the record has no price" for known in ~np.isnan(usd))
-    facts = Facts(
+    facts = ServiceFacts(
         model=("",) * rows,
         gpus=np.where(np.isnan(gpus), 1.0, gpus),
         assumed_gpus=np.isnan(gpus),

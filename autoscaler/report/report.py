@@ -16,11 +16,12 @@ from autoscaler.report.columns import (
     actual,
     find_constant_counts,
 )
-from autoscaler.report.facts import Facts
+from autoscaler.report.facts import ServiceFacts
 from autoscaler.report.fluid import Column, Course, follow
 from autoscaler.report.history import FleetHistory
-from autoscaler.report.load import Load, Profiles
-from autoscaler.report.outcome import Outcome, sum_up
+from autoscaler.report.load import FleetLoad, Profiles
+from autoscaler.report.outcome import ServiceFigures, sum_up
+from autoscaler.report.sampled import Hour
 
 LEAST_SEEN = 0.5
 """Share of the span below which the numbers of a service are marked."""
@@ -31,7 +32,7 @@ class Entry:
     """One column with its figures."""
 
     course: Course
-    outcome: Outcome
+    outcome: ServiceFigures
 
     @property
     def name(self) -> str:
@@ -39,20 +40,21 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Report:
+class FleetReport:
     """All that a page, a table or a document says."""
 
     server: str
     services: tuple[ServiceName, ...]
     policies: tuple[str, ...]  # [W]
     spec: Spec
-    load: Load
+    load: FleetLoad
     profiles: Profiles
-    facts: Facts
+    facts: ServiceFacts
     entries: tuple[Entry, ...]  # actual, policy, least constant count, and then those of the user
     step_s: float  # of the history that was read
     notes: tuple[str, ...] = ()
     modelled: BoolColumn = field(default_factory=lambda: np.empty(0, bool))  # bool[W], False: left out of the verdict
+    sampled: tuple[Hour, ...] = ()  # hours that were replayed request by request
     doubts: tuple[str, ...] = ()  # [W], why a service is not well modelled; "": it is
 
     def entry(self, name: str) -> Entry:
@@ -83,15 +85,15 @@ Stage = Callable[[str], Callable[[float], None]]
 def compute(
     server: str,
     history: FleetHistory,
-    load: Load,
+    load: FleetLoad,
     profiles: Profiles,
-    facts: Facts,
+    facts: ServiceFacts,
     spec: Spec,
     policies: Sequence[str],
     columns: Sequence[Column] = (),
     notes: Sequence[str] = (),
     stage: Stage = lambda _: lambda _: None,
-) -> Report:
+) -> FleetReport:
     """Compute all columns. columns: those of the user. stage: names a part of the work and returns its progress."""
     counts = find_constant_counts(load, profiles, spec.attainment, stage("least constant counts"))
     policy = PolicyColumn(load, profiles, spec)
@@ -102,7 +104,7 @@ def compute(
         *(follow(column, load, profiles, stage(column.title)) for column in columns),
     ]
     services = len(history.services)
-    return Report(
+    return FleetReport(
         server=server,
         services=history.services,
         policies=tuple(policies),

@@ -21,8 +21,8 @@ from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.baselines.own_rule import OpenSeries, OwnRule, RuleSetting
 from autoscaler.lab.baselines.signals import GAPS, TTFT
 from autoscaler.lab.replay.case import Totals
-from autoscaler.report.fluid import MOST_BUSY, View
-from autoscaler.report.load import Load, Profiles
+from autoscaler.report.fluid import MOST_BUSY, FleetView
+from autoscaler.report.load import FleetLoad, Profiles
 
 NAME, TITLE = "rule", "your rule"
 _LATENCIES = frozenset({"ttft", "ttft_sum_s", "ttft_count", "itl", "itl_sum_s", "itl_count", "first_tokens"})
@@ -116,14 +116,14 @@ class RuleColumn:
 
     name, title = NAME, TITLE
 
-    def __init__(self, settings: Sequence[RuleSetting | None], load: Load, profiles: Profiles) -> None:
+    def __init__(self, settings: Sequence[RuleSetting | None], load: FleetLoad, profiles: Profiles) -> None:
         """settings: [W]. Raises nothing; rules were checked before."""
         self._load, self._profiles = load, profiles
         self._settings = {row: setting for row, setting in enumerate(settings) if setting is not None}
         self._rules: dict[int, OwnRule] = {}
         self._pasts = {row: _past_of(setting) for row, setting in self._settings.items()}
 
-    def decide(self, view: View) -> FloatColumn:
+    def decide(self, view: FleetView) -> FloatColumn:
         decided = np.full(len(view.wanted), np.nan)
         for row, setting in self._settings.items():
             if view.step == 0:
@@ -134,7 +134,7 @@ class RuleColumn:
                 decided[row] = self._decide(row, view)
         return decided
 
-    def _decide(self, row: int, view: View) -> float:
+    def _decide(self, row: int, view: FleetView) -> float:
         """Return the count of one service. While its history is unknown the count stays."""
         current = int(view.wanted[row])
         if not self._load.seen[view.step - 1, row] or math.isnan(view.arrivals_per_s[row]):
@@ -153,7 +153,7 @@ class RuleColumn:
             current = wanted
         return float(current)
 
-    def _totals(self, row: int, view: View, past: _FluidPast, now_s: float) -> Totals:
+    def _totals(self, row: int, view: FleetView, past: _FluidPast, now_s: float) -> Totals:
         """Return what a scrape would show at the end of the step before."""
         before, step = past.totals, view.step - 1
         pods = past.ready
@@ -183,7 +183,7 @@ class RuleColumn:
             itl_buckets=gaps,
         )
 
-    def _latencies(self, row: int, view: View, pods: int) -> tuple[float, float]:
+    def _latencies(self, row: int, view: FleetView, pods: int) -> tuple[float, float]:
         """Return the mean time to the first token, and between tokens, in seconds."""
         p, step = self._profiles, view.step - 1
         busy = min(float(view.demand[row]) / pods, MOST_BUSY) if pods else MOST_BUSY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import numpy as np
@@ -15,19 +16,28 @@ from autoscaler.core.table.columns import IntColumn
 from autoscaler.lab.report.format import UNKNOWN, amount, count, printable, share
 from autoscaler.report.columns import ACTUAL
 from autoscaler.report.document import cost, total
-from autoscaler.report.report import Report
+from autoscaler.report.report import Entry, FleetReport
+from autoscaler.report.sampled import describe
 from autoscaler.report.verdict import judge, judged_services, needed_gpu_hours, sentence
 
 MOST_ROWS = 10
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: FleetReport, console: Console) -> None:
     """Print the report."""
     console.print(Text(sentence(judge(report)), style="bold"))
     console.print(_totals(report))
     console.print(_services(report))
-    for note in report.notes:
+    if said := describe(report.sampled):
+        console.print(Text(said))
+    for note in (*doubts(report), *report.notes):
         console.print(Text(printable(f"note: {note}")))
+
+
+def doubts(report: FleetReport) -> list[str]:
+    """Return a line for each service that is not well modelled."""
+    named = zip(report.services, report.doubts, strict=True)
+    return [f"{name} is not well modelled: {doubt}" for name, doubt in named if doubt]
 
 
 def duration(minutes: float) -> str:
@@ -38,72 +48,75 @@ def duration(minutes: float) -> str:
 
 
 def hour(time_s: float) -> str:
-    return UNKNOWN if math.isnan(time_s) else datetime.fromtimestamp(time_s, UTC).strftime("%a %d %b %H:00 UTC")
+    return UNKNOWN if math.isnan(time_s) else datetime.fromtimestamp(time_s, UTC).strftime("%a %d %b %H:00")
 
 
-def most_to_gain(report: Report) -> IntColumn:
+def most_to_gain(report: FleetReport) -> IntColumn:
     """Return the rows of the services in the order of what they would gain: GPU-hours beyond need, or lacking."""
     was, need = report.entry(ACTUAL).outcome.gpu_hours, needed_gpu_hours(report)
     gain = np.abs(np.nan_to_num(was - need)) * np.where(judged_services(report), 1.0, 1e-6)
     return np.argsort(-gain, kind="stable")
 
 
-def _totals(report: Report) -> Table:
+def _totals(report: FleetReport) -> Table:
+    """Return the figures of all services, a column for each way of deciding counts."""
     table = Table(title=Text(f"All {count(len(report.services), 'service')}"), title_justify="left")
-    names = (
-        "",
-        "GPU-hours",
-        "cost",
-        "per M tok / 1k req",
-        "attainment",
-        "in breach",
-        "changes",
-        "flaps",
-        "starts",
-        "loaded",
-        "idle",
-    )
-    for name in names:
-        table.add_column(name, justify="right" if name else "left")
+    table.add_column("")
+    sums = [total(entry.outcome) for entry in report.entries]
     for entry in report.entries:
-        sums = {key: math.nan if value is None else value for key, value in total(entry.outcome).items()}
-        money = cost(report, entry)
-        table.add_row(
-            entry.course.title,
-            amount(sums["gpu_hours"]),
-            (dollars(money.usd) if money.priced else UNKNOWN) + "*" * bool(money.unpriced or money.too_high),
-            " / ".join(dollars(sums[key]) for key in UnitCosts._fields),
-            share(sums["attainment"]),
-            duration(sums["breach_min"]),
-            *(amount(sums[key]) for key in ("changes", "flaps", "cold_starts")),
-            *(f"{amount(sums[key])} h" for key in ("loaded_h", "idle_h")),
-        )
-    was = cost(report, report.entry(ACTUAL))
-    if was.unpriced or was.too_high:
-        table.caption, table.caption_justify = Text(printable(f"* {was.say()}")), "left"
+        table.add_column(entry.course.title, justify="right")
+    for title, write in FIGURES:
+        table.add_row(title, *(write({k: math.nan if v is None else v for k, v in each.items()}) for each in sums))
+        if title == "GPU-hours":
+            table.add_row("cost", *(cost_of(report, entry) for entry in report.entries))
+    if said := left_out(report):
+        table.caption, table.caption_justify = Text(printable(said)), "left"
     return table
 
 
-def _services(report: Report) -> Table:
+def cost_of(report: FleetReport, entry: Entry) -> str:
+    """Format what a column costs in all; – where no price is known, and a star where one is missing or too high."""
+    money = cost(report, entry)
+    return (dollars(money.usd) if money.priced else UNKNOWN) + "*" * bool(money.unpriced or money.too_high)
+
+
+def left_out(report: FleetReport) -> str:
+    """Return what the star of `cost_of` means; "": there is none."""
+    was = cost(report, report.entry(ACTUAL))
+    return f"* {was.say()}" if was.unpriced or was.too_high else ""
+
+
+FIGURES: tuple[tuple[str, Callable[[Mapping[str, float]], str]], ...] = (
+    ("GPU-hours", lambda sums: amount(sums["gpu_hours"])),
+    ("per M tok / 1k req", lambda sums: " / ".join(dollars(sums[key]) for key in UnitCosts._fields)),
+    ("attainment", lambda sums: share(sums["attainment"])),
+    ("in breach", lambda sums: duration(sums["breach_min"])),
+    ("changes of count", lambda sums: amount(sums["changes"])),
+    ("flaps", lambda sums: amount(sums["flaps"])),
+    ("cold starts", lambda sums: amount(sums["cold_starts"])),
+    ("replicas loaded", lambda sums: f"{amount(sums['loaded_h'])} h"),
+    ("of which idle", lambda sums: f"{amount(sums['idle_h'])} h"),
+)
+
+
+def _services(report: FleetReport) -> Table:
     order = most_to_gain(report)
     table = Table(title=Text("Most to gain"), title_justify="left")
     table.add_column("service", overflow="fold")
-    for entry in report.entries:
-        for name in ("GPU-hours", "attainment"):
-            table.add_column(f"{entry.course.title}\n{name}", justify="right")
-    table.add_column("worst hour, as it was")
-    judged = judged_services(report)
+    short = " / ".join(entry.course.title for entry in report.entries)
+    for name in ("GPU-hours", "attainment"):
+        table.add_column(name, justify="right")
+    table.add_column("worst hour, as it was", overflow="fold")
+    judged, was = judged_services(report), report.entry(ACTUAL).outcome
     for row in order[:MOST_ROWS].tolist():
-        cells = []
-        for entry in report.entries:
-            cells += [amount(float(entry.outcome.gpu_hours[row])), share(float(entry.outcome.attainment[row]))]
-        was = report.entry(ACTUAL).outcome
+        hours, met = (
+            " / ".join(write(float(getattr(entry.outcome, name)[row])) for entry in report.entries)
+            for name, write in (("gpu_hours", amount), ("attainment", share))
+        )
         mark = "" if judged[row] else " †"
-        table.add_row(Text(printable(str(report.services[row]) + mark)), *cells, hour(float(was.worst_s[row])))
-    left = len(order) - MOST_ROWS
-    parts = [f"and {count(left, 'service')} more"] if left > 0 else []
-    parts += ["† not judged: seen for less than half of the span, no request, or not well modelled"] * (
-        not judged.all()
-    )
+        table.add_row(Text(printable(str(report.services[row]) + mark)), hours, met, hour(float(was.worst_s[row])))
+    parts = [short]
+    parts += [f"{count(len(order) - MOST_ROWS, 'service')} more"] if len(order) > MOST_ROWS else []
+    parts += ["† not judged"] if not judged[order[:MOST_ROWS]].all() else []
     table.caption, table.caption_justify = "; ".join(parts), "left"
     return table

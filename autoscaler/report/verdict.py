@@ -10,7 +10,7 @@ from autoscaler.core.model.money import Money
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.lab.report.format import amount, count
 from autoscaler.report.columns import ACTUAL, CONSTANT, POLICY
-from autoscaler.report.report import LEAST_SEEN, Report
+from autoscaler.report.report import LEAST_SEEN, FleetReport
 
 TWICE = 2.0
 
@@ -32,7 +32,7 @@ class Verdict:
     attainment: float  # that most services are promised, 0..1
 
 
-def judge(report: Report) -> Verdict:
+def judge(report: FleetReport) -> Verdict:
     """Return the numbers. A service needs what the cheaper of this policy and the least constant count used, if it met
     the objective."""
     was = report.entry(ACTUAL).outcome
@@ -59,7 +59,7 @@ def judge(report: Report) -> Verdict:
     )
 
 
-def needed_gpu_hours(report: Report) -> FloatColumn:
+def needed_gpu_hours(report: FleetReport) -> FloatColumn:
     """Return the GPU-hours with which each service would have met its objective; float64[W], NaN: none found."""
     found = np.full(len(report.services), np.nan)
     for name in (POLICY, CONSTANT):
@@ -69,7 +69,7 @@ def needed_gpu_hours(report: Report) -> FloatColumn:
     return found
 
 
-def judged_services(report: Report) -> BoolColumn:
+def judged_services(report: FleetReport) -> BoolColumn:
     """Return the services whose figures count: seen for long enough, well modelled, with requests; bool[W]."""
     requests = report.entry(ACTUAL).outcome.requests
     return np.asarray(report.modelled & (report.seen_share >= LEAST_SEEN) & (requests > 0))

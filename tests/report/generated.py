@@ -45,6 +45,7 @@ class Service:
     labels: dict[str, str] = field(default_factory=dict)
     gpus: int = 1
     silent: Callable[[float], bool] = lambda _: False  # nothing was scraped
+    start_s: float = 0.0  # from the creation of a pod until it is ready; 0: nothing tells
     restarts_s: tuple[float, ...] = ()  # Unix times at which all counters begin at 0
 
 
@@ -158,6 +159,10 @@ def _lines(service: Service, number: int, samples: dict[str, float], at_s: float
         more = f"{bucket[:-1]}," if bucket else ""
         where = f'{{{more}{text},model_name="m",job="vllm",instance="10.0.0.{number}:8000"}}'
         yield f"{metric}{where} {value:.10g} {at_s:.3f}"
+    if service.start_s:  # from kube-state-metrics
+        created_s = at_s - at_s % 86_400
+        yield f"kube_pod_created{{{text}}} {created_s:.10g} {at_s:.3f}"
+        yield f"kube_pod_status_ready_time{{{text}}} {created_s + service.start_s:.10g} {at_s:.3f}"
     for gpu in range(service.gpus):
         device = f'UUID="{pod["pod"]}-{gpu}",modelName="NVIDIA-L4"'
         yield f"DCGM_FI_DEV_FB_USED{{{text},{device}}} 20000 {at_s:.3f}"

@@ -5,9 +5,9 @@ import numpy as np
 from autoscaler.config.policy.compile import spec_row
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.core.model.spec import Spec
-from autoscaler.report.facts import Facts
+from autoscaler.report.facts import ServiceFacts
 from autoscaler.report.history import Span
-from autoscaler.report.load import Load, Profiles
+from autoscaler.report.load import FleetLoad, Profiles
 
 START_S = 1_780_000_200.0  # not at the beginning of an hour
 STEP_S = 60.0
@@ -18,7 +18,7 @@ def interactive(services: int = 1) -> Spec:
     return Spec(*(np.full(services, value) for value in spec_row(book.policies[book.default].spec)))
 
 
-def load_of(demand: np.ndarray, counts: np.ndarray, work_s: float = 0.1, **changed: np.ndarray) -> Load:
+def load_of(demand: np.ndarray, counts: np.ndarray, work_s: float = 0.1, **changed: np.ndarray) -> FleetLoad:
     """Return the load of services, [T, W]. counts: real replicas."""
     demand, counts = (np.asarray(each, np.float32) for each in (demand, counts))
     arrivals = demand * np.float32(STEP_S / work_s)
@@ -35,11 +35,12 @@ def load_of(demand: np.ndarray, counts: np.ndarray, work_s: float = 0.1, **chang
         "running": demand * 10,
         "waiting": np.zeros_like(demand),
         "kv_usage": busy / 2,
+        "gap_s": 0.01 / np.maximum(1 - busy, 0.05),
         "prompt_tokens": arrivals * 100,
         "output_tokens": arrivals * 50,
         "missed_share": np.zeros_like(demand),
     }
-    return Load(Span(START_S, STEP_S, len(demand)), **columns | changed)
+    return FleetLoad(Span(START_S, STEP_S, len(demand)), **columns | changed)
 
 
 def profiles_of(services: int = 1, **changed: float) -> Profiles:
@@ -62,6 +63,6 @@ def profiles_of(services: int = 1, **changed: float) -> Profiles:
 ASSUMED = ("assumed_speed", "assumed_misses", "assumed_start")
 
 
-def facts_of(gpus: float = 1.0, usd: float = 2.0, services: int = 1) -> Facts:
+def facts_of(gpus: float = 1.0, usd: float = 2.0, services: int = 1) -> ServiceFacts:
     no = np.zeros(services, bool)
-    return Facts(("m",) * services, np.full(services, gpus), no, np.full(services, usd), ("",) * services)
+    return ServiceFacts(("m",) * services, np.full(services, gpus), no, np.full(services, usd), ("",) * services)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autoscaler.core.measure.capacity import compute_carried_load
 from autoscaler.report.columns import ConstantColumn, PolicyColumn, find_constant_counts
 from autoscaler.report.document import total
-from autoscaler.report.fluid import View, follow
+from autoscaler.report.fluid import FleetView, follow
 from autoscaler.report.outcome import sum_up
 from tests.report.loads import START_S, STEP_S, facts_of, interactive, load_of, profiles_of
 
@@ -23,7 +23,7 @@ class Scripted:
     def __init__(self, counts):
         self.counts, self.views = counts, []
 
-    def decide(self, view: View):
+    def decide(self, view: FleetView):
         self.views.append(view)
         return np.array([self.counts[view.step]], np.float64)
 

@@ -159,6 +159,7 @@ def _start(start: _Start) -> list[str]:
         if _is_known(each.p50_s) and _is_known(each.p90_s) and each.p90_s
     ]
     learned = f", from {start.starts} {'start' if start.starts == 1 else 'starts'}" if start.starts else ""
+    learned = ", assumed" if not start.starts and _is_known(start.takes_s) else learned
     lines = [f"  {'start':<{NAME_CHARS}}{heading}{learned}{': ' if phases else ''}{', '.join(phases)}"]
     states = [f"{_seconds(each.p90_s)} if {name}" for name, each in start.by_weights.items() if _is_known(each.p90_s)]
     if len(states) > 1:

@@ -76,7 +76,7 @@ def _read(
 ) -> Iterator[Metric]:
     trigger = mapping(at(document.value, *place))
     metadata = {key: str(text) for key, text in mapping(trigger.get("metadata")).items()}
-    reader = _Metadata(document, (*place, "metadata"), metadata, findings)
+    reader = _TriggerMetadata(document, (*place, "metadata"), metadata, findings)
     before = len(findings)
     is_average = trigger.get("metricType") != "Value"
     name, cached = trigger.get("name"), trigger.get("useCachedMetrics") is True
@@ -107,7 +107,7 @@ def meaning(query: str, namespace: str, recorded: Mapping[str, str]) -> Closed |
         return Open(str(error))
 
 
-def _cron(reader: _Metadata) -> CronWindow | None:
+def _cron(reader: _TriggerMetadata) -> CronWindow | None:
     schedules = []
     for key in ("start", "end"):
         if text := reader.text(key):
@@ -130,7 +130,7 @@ def _cron(reader: _Metadata) -> CronWindow | None:
     return CronWindow(schedules[0], schedules[1], zone, int(replicas))
 
 
-class _Metadata:
+class _TriggerMetadata:
     """The metadata of one trigger, all of it text."""
 
     def __init__(self, document: Document, place: Loc, metadata: Mapping[str, str], findings: list[Finding]) -> None:

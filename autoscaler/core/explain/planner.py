@@ -87,7 +87,7 @@ def _why_so_many(row: TickRow) -> str:
         return f"because no more headroom is added in the first hours of steady traffic ({alone})"
     with_headroom = load * (1 + known.margin_fraction) + known.margin_roots * math.sqrt(load)
     with_headroom, enough = (count_carrying(np.array([with_headroom, load])) - ROUNDING_TOLERANCE).tolist()
-    if replicas >= most and (replicas < with_headroom or replicas < known.constant_replicas):
+    if most <= replicas < with_headroom:
         return "the maximum"
     if replicas < load:
         return f"because the load average over {seconds(known.average_s)} is lower"
@@ -96,7 +96,7 @@ def _why_so_many(row: TickRow) -> str:
     if replicas <= least:
         return "the minimum" if least > 1 else ""
     if replicas <= known.constant_replicas:
-        return f"because a constant count of {number(replicas)} is the cheapest now, misses included"
+        return _constant_count(row, replicas)
     if season := _season(row):
         return season
     if known.peak_expires_in_s >= 0:
@@ -106,6 +106,16 @@ def _why_so_many(row: TickRow) -> str:
         return f"because the initial fleet is kept for {left} more, until the load is known"
     peak = f"because the load average over {seconds(known.average_s)} has just peaked"
     return f"{peak}, and peaks are held for {count(known.hold_cold_starts, 'cold start')}"
+
+
+def _constant_count(row: TickRow, replicas: float) -> str:
+    """Word that a constant count is the cheapest, and which surges it is kept for."""
+    constant, surges, kept_s = row.figures.constant_replicas, row.planned("surges"), row.planned("surge_counts_s")
+    is_cut = replicas >= row.spec("max_replicas") and replicas < constant
+    many = f"{number(constant)}, more than the maximum," if is_cut else number(replicas)
+    kept = f" (the only surge counts for {seconds(kept_s)} more)" if kept_s > 0 else ""
+    kept = f" ({number(surges)} surges count)" if surges > 1 else kept
+    return f"because a constant count of {many} is the cheapest now, misses included{kept}"
 
 
 def _season(row: TickRow) -> str:

@@ -108,12 +108,13 @@ def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple
     speaks = recommender.plans
     if recommender is Recommender.NO_POLICY:
         return ()
-    cold_start_s = float(decision.starts.mean_s[row])
+    mean_s, is_seen = float(decision.starts.mean_s[row]), decision.starts.seen[row] > 0
+    cold_start = f"{seconds(mean_s)} on average" if is_seen else f"an assumed {seconds(mean_s)}"
     texts = {
         "planner": "" if speaks else _why_silent(recommender, known, inp, row),
         "load": _load(known, float(decision.observation.ready[row])),
         "headroom": _headroom(known, float(spec.max_replicas[row])) if speaks else "",
-        "strategy": _strategy(known, float(decision.plan.strategy[row]), cold_start_s) if speaks else "",
+        "strategy": _strategy(known, float(decision.plan.strategy[row]), cold_start) if speaks else "",
         "shadow": _shadow(known) if speaks else "",
         "budget": _budget(known, inp, decision, row),
         "replica": _replica(known),
@@ -205,10 +206,10 @@ def _headroom(known: Figures, most: float) -> str:
     return f"{headroom}; {number(known.base_replicas)} of them are base replicas"
 
 
-def _strategy(known: Figures, strategy: float, cold_start_s: float) -> str:
+def _strategy(known: Figures, strategy: float, cold_start: str) -> str:
     if math.isnan(strategy):
         return ""
-    cold_starts = f"{_times(known.hold_cold_starts, 'cold start')} of {seconds(cold_start_s)} on average"
+    cold_starts = f"{_times(known.hold_cold_starts, 'cold start')} of {cold_start}"
     average = f"the load average over {seconds(known.average_s)}"
     roots = f"{number(known.margin_roots)} times its square root"
     margin = percent(known.margin_fraction) if known.margin_fraction else roots

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -39,7 +40,7 @@ def _recommends(row: TickRow, signal: Signal, subject: str) -> str:
 def _concurrency(row: TickRow) -> str:
     wait_s, gateway = row.observed("queue_wait_s"), row.observed("gateway_waiting")
     on_others = row.observed("draining_requests")
-    longest = f" (up to {seconds(wait_s)} in one replica)" if wait_s > 0 else ""
+    longest = f" (up to {seconds(wait_s)} in one replica)" if wait_s > 0 else _unknown_wait(row)
     load = [f"{number(row.observed('running'))} running", f"{number(row.observed('waiting'))} waiting{longest}"]
     if gateway > 0 and not row.observed("gateway_stuck") > 0:
         load.append(f"{number(gateway)} at the gateway")
@@ -50,6 +51,15 @@ def _concurrency(row: TickRow) -> str:
         return f"{recommends} because no request is in flight{_unread(row)}"
     requests = f"{', '.join(load[:-1])} and {load[-1]}{_unread(row)}"
     return f"{recommends} for {requests}, {_of_each(row, 'concurrency', 'requests')}{_on_top(row)}"
+
+
+def _unknown_wait(row: TickRow) -> str:
+    """Word why it is not known for how long requests wait; "": it is, or none waits."""
+    if not (row.observed("waiting") > 0 and math.isnan(row.observed("queue_wait_s"))):
+        return ""
+    has_answer = row.observed("output_tokens") > 0
+    why = "none of their replicas is known to generate tokens" if has_answer else "no answer has ended yet"
+    return f" (for an unknown time, as {why})"
 
 
 def _rate(row: TickRow, signal: Signal, subject: str, tokens: str, load: str, capacity: str) -> str:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from autoscaler.core.allocate.answers import count_taking
-from autoscaler.core.explain import guarantees, pairs, pods, quotas
+from autoscaler.core.explain import guarantees, pairs, pods, quotas, starts
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.fleet import Pool
@@ -66,11 +66,11 @@ def reason(stage: Stage, row: TickRow) -> str:
 
 
 def _burst(row: TickRow, after: float) -> str:
-    start = seconds(row.observed("cold_start_s"))
     if after > row.before(Stage.BURST):
         late = f"requests wait up to {seconds(row.observed('queue_wait_s'))}"
-        return f"{late}, and their queue outlasts the {start} that a new replica takes, so it needs {number(after)}"
-    burst = f"a new replica takes {start} to start, and requests may queue for {seconds(row.spec('max_wait_s'))}"
+        outlasts = f"their queue outlasts the start of a new replica, which {starts.takes(row)}"
+        return f"{late}, and {outlasts}, so it needs {number(after)}"
+    burst = f"a new replica {starts.takes(row)} to start, and requests may queue for {seconds(row.spec('max_wait_s'))}"
     return f"{burst}, so the queue needs no more than {number(after)}"
 
 

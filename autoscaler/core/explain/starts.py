@@ -83,6 +83,12 @@ def next_start(row: TickRow) -> NextStart:
     )
 
 
+def takes(row: TickRow) -> str:
+    """Word how long a new replica takes: that it is assumed, until a start was seen."""
+    verb = "takes" if row.decision.starts.seen[row.row] > 0 else "is assumed to take"
+    return f"{verb} {seconds(row.observed('cold_start_s'))}"
+
+
 def late_words(row: TickRow) -> str:
     """Word what the pod does that is late for the longest; "": none is late by its phase."""
     starts = row.decision.starts

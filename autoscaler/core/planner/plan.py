@@ -13,6 +13,7 @@ from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.planner.season import expect_load, find_past_loads
 from autoscaler.core.planner.select import StrategyState
 from autoscaler.core.planner.strategies import MIN_REPLICAS, PREDICTION, compute_replicas_of, find_highest_load
+from autoscaler.core.planner.surges import compute_kept_s
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
 
@@ -60,6 +61,8 @@ def make_plan(
             peak_expires_in_s=compute_peak_expiry(state, cold_start_s),
             day_ago_load=day_ago.astype(np.float64),
             week_ago_load=week_ago.astype(np.float64),
+            surges=state.surges.count,
+            surge_counts_s=compute_kept_s(state.surges, shadow.observed_s, cold_start_s),
             forecast=make_forecast(state),
         )
 

@@ -68,7 +68,7 @@ def frontier(comparison: Comparison) -> str:
     y = Scale(_nines(levels[0]), _nines(levels[-1]), height - bottom, top)
 
     parts = [_y_line(x, y(_nines(level)), f"{level * 100:g}%") for level in levels]
-    parts += [_x_label(x, tick, height - bottom + 18, amount(tick)) for tick in ticks]
+    parts += [x_label(x, tick, height - bottom + 18, amount(tick)) for tick in ticks]
     parts.append(text("GPU-hours", WIDTH - RIGHT, height - 6, class_="label", text_anchor="end"))
     parts.append(text("attainment", 0, 11, class_="label"))
     goal_y = y(min(max(_nines(comparison.goal.attainment), y.low), y.high))
@@ -136,20 +136,20 @@ def timeline(comparison: Comparison, run: PolicyRun, most_replicas: float) -> st
     load = rows[:, 3] + rows[:, 4]
     held = Scale(0.0, max(float(load.max()), 1.0), height - axis, height - axis - low)
 
-    parts = _axis(x, replicas, "replicas")
+    parts = draw_axis(x, replicas, "replicas")
     ready = step_path(at, [replicas(min(value, replicas.high)) for value in rows[:, 2].tolist()])
     wanted = step_path(at, [replicas(min(value, replicas.high)) for value in rows[:, 1].tolist()])
     parts.append(element("path", class_="area ready", d=area(ready, at, replicas(0.0))))
     parts.append(element("path", class_="line ready", d=ready))
     parts.append(element("path", class_="line desired", d=wanted))
-    parts += _axis(x, held, "requests")
+    parts += draw_axis(x, held, "requests")
     running = line_path(at, [held(value) for value in rows[:, 3].tolist()])
     above = [held(value) for value in load.tolist()]
     back = line_path(at[::-1], [held(value) for value in rows[::-1, 3].tolist()])
     parts.append(element("path", class_="area running", d=area(running, at, held(0.0))))
     parts.append(element("path", class_="area waiting", d=f"{line_path(at, above)}L{back[1:]}Z"))
     for time_s, caption in time_ticks(x.high, x.end_px - x.start_px):
-        parts.append(_x_label(x, time_s, height - 4, caption))
+        parts.append(x_label(x, time_s, height - 4, caption))
     return picture(f"Replicas and load of {label(run)}", height, parts, NARROW)
 
 
@@ -165,7 +165,7 @@ def _fitting(comparison: Comparison) -> list[PolicyRun]:
     return [run for run in comparison.rows if run is best or run not in comparison.baselines] or list(comparison.rows)
 
 
-def _axis(x: Scale, y: Scale, unit: str) -> list[str]:
+def draw_axis(x: Scale, y: Scale, unit: str) -> list[str]:
     """Draw the ends of an axis, with the unit below the upper end."""
     named = text(unit, x.start_px - 8, y.end_px + 20, class_="label", text_anchor="end")
     return [*(_y_line(x, y(value), amount(value)) for value in (0.0, y.high)), named]
@@ -176,7 +176,7 @@ def _y_line(x: Scale, at: float, caption: str) -> str:
     return line + text(caption, x.start_px - 8, at + 4, class_="label", text_anchor="end")
 
 
-def _x_label(x: Scale, value: float, y: float, caption: str) -> str:
+def x_label(x: Scale, value: float, y: float, caption: str) -> str:
     """Label a time or a cost; at the right edge, the text ends with the chart."""
     if x(value) > x.end_px - RIGHT:
         return text(caption, x.end_px + RIGHT, y, class_="label", text_anchor="end")

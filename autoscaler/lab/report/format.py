@@ -121,7 +121,7 @@ def printable(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column of the table."""
 
     title: str
@@ -131,32 +131,44 @@ class Column:
 
 
 COLUMNS = (
-    Column(
+    TableColumn(
         "policy",
         "the scaler; default: as documented; tuned: its best setting on this trace; tuned before: its best setting "
         "on the part that is only learned from",
         lambda _, run: label(run),
         False,
     ),
-    Column("attainment", "share of requests within both objectives", lambda _, run: share(run.score.attainment)),
-    Column("TTFT met", "share of requests within the TTFT objective", lambda _, run: share(run.score.attainment_ttft)),
-    Column("ITL met", "share of requests within the ITL objective", lambda _, run: share(run.score.attainment_itl)),
-    Column("goodput", "requests per second within both objectives", lambda _, run: per_second(run.score.goodput_rps)),
-    Column("GPU-hours", "from when a replica has its GPUs until it ends", lambda _, run: amount(run.score.gpu_hours)),
-    Column(
+    TableColumn("attainment", "share of requests within both objectives", lambda _, run: share(run.score.attainment)),
+    TableColumn(
+        "TTFT met", "share of requests within the TTFT objective", lambda _, run: share(run.score.attainment_ttft)
+    ),
+    TableColumn(
+        "ITL met", "share of requests within the ITL objective", lambda _, run: share(run.score.attainment_itl)
+    ),
+    TableColumn(
+        "goodput", "requests per second within both objectives", lambda _, run: per_second(run.score.goodput_rps)
+    ),
+    TableColumn(
+        "GPU-hours", "from when a replica has its GPUs until it ends", lambda _, run: amount(run.score.gpu_hours)
+    ),
+    TableColumn(
         "ratio",
         "GPU-hours over the lower bound",
         lambda comparison, run: ratio(comparison.ratio(run.score.gpu_hours)),
     ),
-    Column(
+    TableColumn(
         "TTFT p50", "half of the requests got their first token sooner", lambda _, run: seconds(run.score.ttft_p50_s)
     ),
-    Column("p95", "95% of the requests got their first token sooner", lambda _, run: seconds(run.score.ttft_p95_s)),
-    Column("p99", "99% of the requests got their first token sooner", lambda _, run: seconds(run.score.ttft_p99_s)),
-    Column("ups", "times the count was raised", lambda _, run: f"{run.score.scale_ups:,}"),
-    Column("downs", "times the count was lowered", lambda _, run: f"{run.score.scale_downs:,}"),
-    Column("flaps", "changes undone within one cold start", lambda _, run: f"{run.score.flaps:,}"),
-    Column(
+    TableColumn(
+        "p95", "95% of the requests got their first token sooner", lambda _, run: seconds(run.score.ttft_p95_s)
+    ),
+    TableColumn(
+        "p99", "99% of the requests got their first token sooner", lambda _, run: seconds(run.score.ttft_p99_s)
+    ),
+    TableColumn("ups", "times the count was raised", lambda _, run: f"{run.score.scale_ups:,}"),
+    TableColumn("downs", "times the count was lowered", lambda _, run: f"{run.score.scale_downs:,}"),
+    TableColumn("flaps", "changes undone within one cold start", lambda _, run: f"{run.score.flaps:,}"),
+    TableColumn(
         "in breach",
         "time in which the objective was met less often than promised, summed over models",
         lambda _, run: seconds(run.score.breach_s),
@@ -164,8 +176,8 @@ COLUMNS = (
 )
 
 COST_COLUMNS = (
-    Column("cost", "GPU-hours at the price of a GPU", lambda comparison, run: dollars(comparison.cost(run)[0])),
-    Column(
+    TableColumn("cost", "GPU-hours at the price of a GPU", lambda comparison, run: dollars(comparison.cost(run)[0])),
+    TableColumn(
         "per M tok / 1k req",
         "that cost over a million generated tokens, and over a thousand answered requests",
         lambda comparison, run: " / ".join(map(dollars, comparison.cost(run)[1])),
@@ -173,7 +185,7 @@ COST_COLUMNS = (
 )
 
 
-def columns_of(comparison: Comparison) -> tuple[Column, ...]:
+def columns_of(comparison: Comparison) -> tuple[TableColumn, ...]:
     """Return the columns of a table: those of costs only where a price is known."""
     return COLUMNS if math.isnan(comparison.gpu_price.usd) else (*COLUMNS, *COST_COLUMNS)
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from autoscaler.lab.compare.result import OFFLINE_PLAN, OURS, Comparison
 from autoscaler.lab.report.format import (
-    Column,
+    TableColumn,
     amount,
     cold_start,
     columns_of,
@@ -70,7 +70,7 @@ def _with_interference(comparison: Comparison) -> str:
     return f"; with interference between requests about {amount(comparison.estimate_gpu_hours)}"
 
 
-def _table(comparison: Comparison, columns: Sequence[Column]) -> Table:
+def _table(comparison: Comparison, columns: Sequence[TableColumn]) -> Table:
     copies = f" × {comparison.scale:g}" if comparison.scale != 1 else ""
     title = (
         f"{printable(comparison.trace)}{copies}: {count(comparison.requests, 'request')} in {length(comparison)}"

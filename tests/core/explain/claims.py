@@ -42,6 +42,10 @@ IMPOSSIBLE = "impossible to schedule (more than the nodes can hold)"
 STUCK_STARTING = "stuck starting (for longer than any cold start)"
 
 
+NO_RATE = "none of their replicas is known to generate tokens"
+TAKES = f"(takes|is assumed to take) {TIME}"
+
+
 class Row(NamedTuple):
     """One workload of one tick."""
 
@@ -286,16 +290,22 @@ def _each(row: Row, column: str, usage: str | None, assumed: str | None, each: s
 
 @clause(
     rf"concurrency recommends {NUMBER} for {NUMBER} running(?:,| and) {NUMBER} waiting"
-    rf"(?: \(up to {TIME} in one replica\))?"
+    rf"(?: \((?:up to {TIME} in one replica|for an unknown time, as (no answer has ended yet|{NO_RATE}))\))?"
     rf"(?:(?:,| and) {NUMBER} at the gateway)?(?: and {NUMBER} on {NOT_SERVING})?{UNREAD}{EACH}{ON_TOP}"
 )
 def concurrency(row: Row, match: re.Match[str]) -> None:
-    number, running, waiting, wait, gateway, draining, reporting, ready, usage, assumed, each, *top = match.groups()
+    number, running, waiting, wait, why, gateway, draining, reporting, ready, usage, assumed, each, *top = (
+        match.groups()
+    )
     _speaks(row, Signal.CONCURRENCY, number)
     same(running, row.seen("running"))
     same(waiting, row.seen("waiting"))
-    if wait is None:
-        assert not row.seen("queue_wait_s") > 0
+    if why:
+        assert row.seen("waiting") > 0
+        assert math.isnan(row.seen("queue_wait_s"))
+        assert (why == NO_RATE) == (row.seen("output_tokens") > 0)
+    elif wait is None:
+        assert row.seen("queue_wait_s") == 0 or not row.seen("waiting") > 0
     else:
         same_time(wait, row.seen("queue_wait_s"))
     counted = 0.0 if row.seen("gateway_stuck") > 0 else or_zero(row.seen("gateway_waiting"))
@@ -404,6 +414,11 @@ def stand_in(row: Row, match: re.Match[str]) -> None:
 # --- the planner
 
 
+def _takes(row: Row, verb: str, time: str) -> None:
+    same_time(time, row.seen("cold_start_s"))
+    assert (verb == "takes") == (row.decision.starts.seen[row.row] > 0)
+
+
 @clause(r"the planner recommends (0) because no request is in flight")
 def planner_idle(row: Row, match: re.Match[str]) -> None:
     _speaks(row, Signal.PLANNER, match[1])
@@ -458,7 +473,7 @@ def _no_headroom(row: Row, hit: re.Match[str], replicas: float, busy: float, lea
 def _maximum(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
     strategy = STRATEGIES[int(row.plan("strategy"))]
     assert replicas == row.spec("max_replicas")
-    assert _of(strategy, busy) > replicas or least > replicas
+    assert _of(strategy, busy) > replicas
 
 
 def _lower(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
@@ -471,9 +486,15 @@ def _minimum(row: Row, hit: re.Match[str], replicas: float, busy: float, least: 
 
 
 def _constant(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    same(hit[1], replicas)
+    number, beyond, left, surges = hit.groups()
     assert row.plan("strategy") >= PEAK_STRATEGY_COUNT
-    assert replicas <= float(CONSTANT_COUNTS[int(row.plan("strategy")) - PEAK_STRATEGY_COUNT])
+    constant = float(CONSTANT_COUNTS[int(row.plan("strategy")) - PEAK_STRATEGY_COUNT])
+    same(number, constant if beyond else replicas)
+    assert replicas <= constant
+    assert bool(beyond) == (constant > replicas == row.spec("max_replicas"))
+    if left:
+        same_time(left, row.plan("surge_counts_s"))
+    same(surges or "0", row.plan("surges") if row.plan("surges") > 1 else 0.0)
 
 
 def _more_than_load(replicas: float, busy: float) -> None:
@@ -526,7 +547,8 @@ _WHY: dict[str, Callable[[Row, re.Match[str], float, float, float], None]] = {
     "the maximum": _maximum,
     rf"because the load average over {TIME} is lower": _lower,
     "the minimum": _minimum,
-    rf"because a constant count of {NUMBER} is the cheapest now, misses included": _constant,
+    rf"because a constant count of {NUMBER}(, more than the maximum,)? is the cheapest now, misses included"
+    rf"(?: \((?:the only surge counts for {TIME} more|{NUMBER} surges count)\))?": _constant,
     rf"because a peak is held for {TIME} more, in case the load returns": _held,
     rf"because the initial fleet is kept for {TIME} more, until the load is known": _initial,
     rf"because the load average over {TIME} has just peaked, and peaks are held for {NUMBER} cold starts?": _peaked,
@@ -670,26 +692,27 @@ def unknown(row: Row, match: re.Match[str]) -> None:
 
 
 @clause(
-    rf"a new replica takes {TIME} to start, and requests may queue for {TIME}, "
+    rf"a new replica {TAKES} to start, and requests may queue for {TIME}, "
     rf"so the queue needs no more than {NUMBER}",
     Stage.BURST,
 )
 def burst(row: Row, match: re.Match[str]) -> None:
-    same_time(match[1], row.seen("cold_start_s"))
-    same_time(match[2], row.spec("max_wait_s"))
-    same(match[3], row.stage(Stage.BURST))
+    _takes(row, match[1], match[2])
+    same_time(match[3], row.spec("max_wait_s"))
+    same(match[4], row.stage(Stage.BURST))
     assert row.stage(Stage.BURST) < row.stage(Stage.UNKNOWN)
     assert row.seen("waiting") > 0 or row.seen("gateway_waiting") > 0
 
 
 @clause(
-    rf"requests wait up to {TIME}, and their queue outlasts the {TIME} that a new replica takes, so it needs {NUMBER}",
+    rf"requests wait up to {TIME}, and their queue outlasts the start of a new replica, which {TAKES}, "
+    rf"so it needs {NUMBER}",
     Stage.BURST,
 )
 def lasting_queue(row: Row, match: re.Match[str]) -> None:
     same_time(match[1], row.seen("queue_wait_s"))
-    same_time(match[2], row.seen("cold_start_s"))
-    same(match[3], row.stage(Stage.BURST))
+    _takes(row, match[2], match[3])
+    same(match[4], row.stage(Stage.BURST))
     assert row.stage(Stage.BURST) > row.stage(Stage.UNKNOWN)
     assert row.seen("queue_wait_s") > row.spec("max_wait_s")
 

@@ -9,6 +9,8 @@ import pytest
 
 from autoscaler.core.explain import planner_lines
 from autoscaler.core.explain.planner_lines import Figures
+from autoscaler.core.explain.row import TickRow
+from autoscaler.core.explain.starts import takes
 from autoscaler.core.model.types import Plan, Recommender, Signal
 from autoscaler.core.planner.strategies import (
     CONSTANT_COUNTS,
@@ -48,6 +50,8 @@ LEARNED = {
     "peak_expires_in_s": NAN,
     "day_ago_load": NAN,
     "week_ago_load": NAN,
+    "surges": 0.0,
+    "surge_counts_s": NAN,
 }
 
 
@@ -93,6 +97,15 @@ def test_each_question_of_an_operator_has_a_line():
         "at most 30000 prompt or 12500 generated tokens/s",
         "confidence": "3210 readings of busy replicas, 2 h of traffic observed",
     }
+
+
+def test_a_cold_start_is_assumed_until_one_was_seen():
+    inp, decision = made()
+    unseen = replace(decision, starts=replace(decision.starts, seen=np.zeros(1)))
+    told_lines = planner_lines.lines(planner_lines.read(inp, unseen, 0), inp, unseen, 0)
+    assert "holds its peaks for 10 cold starts of an assumed 60 s, " in str(told_lines)
+    assert takes(TickRow(inp, unseen, 0)) == "is assumed to take 90 s"
+    assert takes(TickRow(inp, decision, 0)) == "takes 90 s"
 
 
 def test_the_figures_are_those_of_the_lines():

@@ -76,8 +76,9 @@ def test_sentences_are_well_formed(name):
         ),
         (
             "about to forecast",
-            "Keeps 2 replicas: concurrency recommends 2.56 for 80 running and 2 waiting, at 80% of an assumed "
-            "40 requests per replica; the planner is not ready yet and no request is known to wait longer than 1 s, "
+            "Keeps 2 replicas: concurrency recommends 2.56 for 80 running and 2 waiting (for an unknown time, as no "
+            "answer has ended yet), at 80% of an assumed 40 requests per replica; the planner is not ready yet and "
+            "no request is known to wait longer than 1 s, "
             "so the count stays at 2 (metrics up to 0 s old).",
         ),
         (
@@ -91,8 +92,9 @@ def test_sentences_are_well_formed(name):
         ),
         (
             "grant",
-            "Scales up from 2 to 3 replicas: concurrency recommends 3.4 for 20 running and 14 waiting, at 10 requests "
-            "per replica; the pool of 3 NVIDIA-H100-80GB-HBM3 allocates 3 of 4 (metrics up to 0 s old).",
+            "Scales up from 2 to 3 replicas: concurrency recommends 3.4 for 20 running and 14 waiting (for an unknown "
+            "time, as no answer has ended yet), at 10 requests per replica; the pool of 3 "
+            "NVIDIA-H100-80GB-HBM3 allocates 3 of 4 (metrics up to 0 s old).",
         ),
         (
             "reserve",
@@ -420,6 +422,17 @@ CONSTANT_8 = float(PEAK_STRATEGY_COUNT + CONSTANT_COUNTS.index(8))
             8.0,
             {"strategy": CONSTANT_8},
             "because a constant count of 8 is the cheapest now, misses included",
+        ),
+        (
+            8.0,
+            {"strategy": CONSTANT_8, "surges": 1.0, "surge_counts_s": 1500.0},
+            "because a constant count of 8 is the cheapest now, misses included "
+            "(the only surge counts for 25 min more)",
+        ),
+        (
+            8.0,
+            {"strategy": CONSTANT_8, "surges": 3.0},
+            "because a constant count of 8 is the cheapest now, misses included (3 surges count)",
         ),
         (
             9.0,

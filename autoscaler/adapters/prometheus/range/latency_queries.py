@@ -15,7 +15,7 @@ import numpy as np
 from autoscaler.adapters.prometheus.promql.engines import for_identity, if_beside
 from autoscaler.adapters.prometheus.promql.expressions import duration, or_join, selectors, sum_by_group
 from autoscaler.adapters.prometheus.promql.labels import Identity, names_pods
-from autoscaler.adapters.prometheus.range.reader import QueryFailed, RangeReader, Rows
+from autoscaler.adapters.prometheus.range.reader import RangeQueryFailed, RangeReader, Rows
 from autoscaler.adapters.prometheus.range.service_queries import FoundEngines, ServiceName, service_of
 from autoscaler.catalog.engines import REQUEST_TIMES, Engine
 from autoscaler.catalog.series import Readings, renamed
@@ -67,7 +67,7 @@ def read_latencies(
             until_s = min(begin_s + PIECE_S, end_s)
             try:
                 rows = reader.query(query.expression, min(begin_s + WINDOW_S, until_s), until_s, WINDOW_S)
-            except QueryFailed as error:
+            except RangeQueryFailed as error:
                 problems[f"histograms of {query.kind}: {error}"] = None
                 continue
             except Unavailable as error:

@@ -73,7 +73,7 @@ async def run_in_thread(function: Callable[..., Result], *arguments: Any) -> Res
     return await future
 
 
-class QueryFailed(Unavailable):
+class RangeQueryFailed(Unavailable):
     """A range query failed."""
 
     def __init__(self, message: str, *, status: int = 0, too_large: bool = False) -> None:
@@ -141,7 +141,7 @@ class RangeReader:
             status = int(shown[1]) if (shown := _STATUS.search(str(error))) else 0
             slow = isinstance(error, (requests.Timeout, _ResponseTooLong))
             message = f"{self.name}: {self._describe_error(error)}"
-            raise QueryFailed(message, status=status, too_large=slow or status in TOO_LARGE) from error
+            raise RangeQueryFailed(message, status=status, too_large=slow or status in TOO_LARGE) from error
         except (
             KeyError,
             TypeError,
@@ -152,7 +152,7 @@ class RangeReader:
         if not isinstance(rows, list) or len(rows) > MAX_SERIES:
             found = f"{len(rows)} series" if isinstance(rows, list) else "no series"
             message = f"{self.name}: the answer has {found}; allowed: at most {MAX_SERIES}"
-            raise QueryFailed(message, too_large=isinstance(rows, list))
+            raise RangeQueryFailed(message, too_large=isinstance(rows, list))
         if not all(isinstance(row, dict) and _has_labels(row) and isinstance(row.get("values"), list) for row in rows):
             raise Unavailable(f"{self.name}: {NO_ANSWER}")
         try:
@@ -172,7 +172,9 @@ class RangeReader:
                 timeout=min(self._settings.timeout_s, left_s),
             )
             if response.status_code != HTTPStatus.OK:
-                raise QueryFailed(f"{self.name}: HTTP {response.status_code} for {path}", status=response.status_code)
+                raise RangeQueryFailed(
+                    f"{self.name}: HTTP {response.status_code} for {path}", status=response.status_code
+                )
             return response.json()
         except (requests.RequestException, CredentialError, OSError) as error:
             raise Unavailable(f"{self.name}: {self._describe_error(error)}") from error
@@ -182,7 +184,7 @@ class RangeReader:
     def _left_s(self) -> float:
         left_s = self._deadline_s - time.monotonic()
         if left_s <= 0:
-            raise QueryFailed(f"{self.name}: history was not read in time")
+            raise RangeQueryFailed(f"{self.name}: history was not read in time")
         return left_s
 
     def _authorize(self) -> None:

@@ -40,9 +40,13 @@ from autoscaler.catalog.engines import ENGINES, WITHIN, Engine
 from autoscaler.catalog.series import POD_LABELS, Labels, Readings
 from autoscaler.catalog.spellings import Spelling, engines_spelled, spelled
 from autoscaler.core.model.fleet import Pool
+from autoscaler.core.table.columns import FloatColumn
 
 MOMENTS = 24
 """Evaluations of the queries for labels and names, which may change within the span."""
+
+MOST_START_S = 7200.0
+"""A pod that was ready later after its creation has probably been ready before."""
 
 PODS = "pods"
 MEANS = ("running", "waiting", "kv_usage")
@@ -140,14 +144,27 @@ def ordered_query(present: str) -> str:
     )
 
 
-def usual_scrape_s(reader: RangeReader, spellings: tuple[Spelling, ...], span_s: tuple[float, float]) -> float:
-    """Return the usual time between two scrapes of an engine; NaN: no engine reported. Raises Unavailable."""
+class Scrapes(NamedTuple):
+    """How engines were scraped."""
+
+    every_s: float  # usual time between two scrapes of an engine
+    engines: float  # most that were scraped at a time
+
+
+def read_scrapes(reader: RangeReader, spellings: tuple[Spelling, ...], span_s: tuple[float, float]) -> Scrapes | None:
+    """Return how engines were scraped; None: no engine reported. Raises Unavailable."""
     window_s = 600.0
     rows = [row for engine in ENGINES.values() for row in presence_rows(spelled(engine, spellings))]
     counts = or_join(Over("count_over_time", window_s).apply(text) for row in rows for text in selectors(row, row.name))
-    asked = reader.query(f"quantile(0.25, {counts})", *span_s, moments_s(span_s))
-    values = np.concatenate([row["values"][:, 1] for row in asked]) if asked else np.empty(0)
-    return float(window_s / max(np.median(values), 1.0)) if len(values) else math.nan
+    parts = (
+        f'label_replace({of}, "{METRIC}", "{of[:5]}", "", "")'
+        for of in (f"quantile(0.25, {counts})", f"count({counts})")
+    )
+    asked = reader.query(or_join(parts), *span_s, moments_s(span_s))
+    values = {row["metric"].get(METRIC, ""): row["values"][:, 1] for row in asked}
+    if "quant" not in values or "count" not in values:
+        return None
+    return Scrapes(float(window_s / max(np.median(values["quant"]), 1.0)), float(values["count"].max()))
 
 
 class Devices(NamedTuple):
@@ -173,6 +190,29 @@ def read_devices(reader: RangeReader, span_s: tuple[float, float]) -> dict[Servi
                 found.get(name, (0.0, Devices(0, Pool("")))), (at_s, Devices(count, pool_of(row["metric"])))
             )
     return {name: devices for name, (_, devices) in found.items()}
+
+
+def read_cold_starts(
+    reader: RangeReader, spellings: tuple[Spelling, ...], span_s: tuple[float, float]
+) -> dict[ServiceName, float]:
+    """Return the median seconds from the creation of a pod until it was ready, of each service. Raises Unavailable.
+
+    From kube-state-metrics, which names pods by `namespace` and `pod`. A pod that was ready, failed and is ready again
+    shows a longer time than its start took, so the median over pods and times counts.
+    """
+    pair = (("namespace", "pod"),)
+    pod: Identity = ("namespace", "pod", *CLUSTER_LABELS)
+    rows = [row for engine in ENGINES.values() for row in presence_rows(spelled(engine, spellings))]
+    present = or_join(text for row in rows for text in selectors(row, row.name))
+    took, created = (f"max {by(*pod)} ({name})" for name in ("kube_pod_status_ready_time", "kube_pod_created"))
+    of_engines = f"(({took}) - ({created})) and on (namespace, pod) (group by (namespace, pod) ({present}))"
+    query = f"quantile {by(*group_labels(pod, pair))} (0.5, {with_group_label(of_engines, pod, pair)})"
+    found: dict[ServiceName, list[FloatColumn]] = {}
+    for row in reader.query(query, *span_s, moments_s(span_s)):
+        seconds = row["values"][:, 1]
+        found.setdefault(service_of(row["metric"]), []).append(seconds[(seconds > 0) & (seconds <= MOST_START_S)])
+    medians = {name: np.concatenate(parts) for name, parts in found.items()}
+    return {name: float(np.median(each)) for name, each in medians.items() if len(each)}
 
 
 def service_of(labels: Labels) -> ServiceName:

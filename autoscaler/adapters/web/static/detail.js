@@ -296,7 +296,7 @@ const NODES = { held: "a node with the weights", absent: "a node without the wei
 function startText({ takes_s, by_phase, starts, weights, new_node }) {
   const where = by_phase ? ` on ${new_node ? "a new node" : NODES[weights]}` : "";
   const learned = starts ? `, learned from ${starts} ${starts === 1 ? "start" : "starts"}` : "";
-  return `The next replica needs ${duration(takes_s)}${where}${learned}.`;
+  return `The next replica ${starts ? "needs" : "is assumed to need"} ${duration(takes_s)}${where}${learned}.`;
 }
 
 function phaseRows(start) {

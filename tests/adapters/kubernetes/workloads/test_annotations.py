@@ -63,7 +63,7 @@ def test_invalid_value_is_dropped_and_allowed_ones_named():
     declared = read_annotations(annotated(policy="batch", max_replicas="many", engine="vlm"))
     assert declared.overrides == (("replicas.max", "many"),), "without it the policy's bound would hold"
     assert "max-replicas: not a whole number, found 'many'; allowed: a whole number from 1 to" in declared.problem
-    assert "engine: unknown, found 'vlm'; allowed: vllm" in declared.problem
+    assert "engine: did you mean vllm? unknown, found 'vlm'; allowed: vllm" in declared.problem
 
 
 def test_invalid_override_does_not_affect_others():

@@ -1,0 +1,317 @@
+"""The HTML page of a report: one file without outside resources and without a script, to be mailed or printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from importlib.resources import files
+
+import numpy as np
+
+from autoscaler.core.model.money import dollars
+from autoscaler.lab.report.format import UNKNOWN, amount, count, seconds, share
+from autoscaler.report import charts
+from autoscaler.report.charts import DAY_S, HOUR_S, ChartLine
+from autoscaler.report.columns import ACTUAL, POLICY
+from autoscaler.report.document import assumptions, moment, total
+from autoscaler.report.outcome import ServiceFigures, gpus_by_hour
+from autoscaler.report.report import LEAST_SEEN, Entry, FleetReport
+from autoscaler.report.sampled import describe
+from autoscaler.report.table import cost_of, doubts, duration, hour, left_out, most_to_gain
+from autoscaler.report.verdict import judge, judged_services, needed_gpu_hours, sentence
+
+MOST_GAIN = 10
+MOST_ROWS = 1000
+MOST_DAYS = 200
+"""Services whose day is drawn; the page of 200 has some 2 MB."""
+
+
+def _worst(outcome: ServiceFigures, row: int) -> str:
+    at_s = float(outcome.worst_s[row])
+    return UNKNOWN if math.isnan(at_s) else f"{hour(at_s)}: {share(float(outcome.worst_share[row]))}"
+
+
+FIGURES: tuple[tuple[str, str, Callable[[ServiceFigures, int], str]], ...] = (
+    ("GPU-hours", "from the order of a replica until it ends", lambda o, row: amount(o.gpu_hours[row])),
+    ("cost", "at the prices that are known", lambda o, row: dollars(o.usd[row])),
+    ("per M tokens", "cost of a million generated tokens", lambda o, row: dollars(o.usd_per_million_tokens[row])),
+    ("replicas", "mean and most", lambda o, row: f"{amount(o.mean_replicas[row])} / {amount(o.max_replicas[row])}"),
+    ("attainment", "share of requests within their objective", lambda o, row: share(o.attainment[row])),
+    ("in breach", "time below the promised attainment", lambda o, row: duration(o.breach_min[row])),
+    ("changes", "of the count", lambda o, row: amount(o.changes[row])),
+    ("flaps", "changes undone within a cold start", lambda o, row: amount(o.flaps[row])),
+    ("cold starts", "replicas that were started", lambda o, row: amount(o.cold_starts[row])),
+    ("loaded", "replica-hours with the model in GPU memory", lambda o, row: f"{amount(o.loaded_h[row])} h"),
+    ("idle", "those of them in which a replica had nothing to compute", lambda o, row: f"{amount(o.idle_h[row])} h"),
+    ("worst hour", "the hour with the most missed requests, and its attainment", _worst),
+)
+"""Title, explanation and text of each figure of a service."""
+
+
+def page(report: FleetReport) -> str:
+    """Return the HTML document."""
+    lab, own = (
+        files(package).joinpath("page.css").read_text("utf-8") for package in ("autoscaler.lab.report", __package__)
+    )
+    sections = "\n".join(filter(None, (part(report) for part in (_totals, _by_hour, _gain, _all, _days, _sample))))
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<link rel="icon" href="data:,">
+<title>What the counts of {len(report.services)} services cost and missed</title>
+<style>
+{lab}{own}</style>
+</head>
+<body>
+<main>
+<header><h1>What the counts of {escape(count(len(report.services), "service"))} cost and missed</h1>
+<p class="muted">{escape(_facts(report))}</p></header>
+<p class="card verdict">{escape(sentence(judge(report)))}</p>
+{sections}
+{_method(report)}
+</main>
+</body>
+</html>
+"""
+
+
+def _facts(report: FleetReport) -> str:
+    span = report.load.span
+    policies = ", ".join(sorted(set(report.policies)))
+    return (
+        f"{moment(span.start_s)} to {moment(span.end_s)}, {report.seen_days:.3g} of {report.span_days:.3g} days seen · "
+        f"{report.server} · policy {policies} · steps of {seconds(report.step_s)}"
+    )
+
+
+def _section(title: str, body: str, about: str = "") -> str:
+    said = f'<p class="muted">{escape(about)}</p>' if about else ""
+    return f'<section class="card"><h2>{escape(title)}</h2>{said}{body}</section>'
+
+
+def _table(head: Sequence[tuple[str, str]], rows: Iterator[str], caption: str = "") -> str:
+    cells = "".join(
+        f'<th scope="col"{"" if not name or place == 0 else NUMBER} title="{escape(about)}">{escape(name)}</th>'
+        for place, (name, about) in enumerate(head)
+    )
+    said = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return (
+        f'<div class="scroll"><table>{said}<thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    )
+
+
+NUMBER = ' class="number"'
+
+
+def _cells(values: Sequence[str]) -> str:
+    return "".join(f"<td{NUMBER}>{escape(value)}</td>" for value in values)
+
+
+def _legend(report: FleetReport) -> str:
+    parts = (
+        f'<span><i class="swatch column-{number}"></i>{escape(entry.course.title)}</span>'
+        for number, entry in enumerate(report.entries)
+    )
+    return f'<p class="legend">{"".join(parts)}</p>'
+
+
+def _totals(report: FleetReport) -> str:
+    head = [
+        ("", ""),
+        ("GPU-hours", "from the order of a replica until it ends"),
+        ("cost", "sums leave out services without a price"),
+        ("attainment", "share of requests within their objective"),
+        ("in breach", "minutes below the promised attainment, summed over services"),
+        ("changes", "of a count"),
+        ("flaps", "changes undone within a cold start"),
+        ("cold starts", "replicas that were started"),
+        ("loaded", "replica-hours with the model in GPU memory"),
+        ("idle", "those of them in which a replica had nothing to compute"),
+    ]
+
+    def rows() -> Iterator[str]:
+        for number, entry in enumerate(report.entries):
+            sums = {key: math.nan if value is None else value for key, value in total(entry.outcome).items()}
+            cost = cost_of(report, entry)
+            if sums["without_counts"]:
+                cost += f" ({count(sums['without_counts'], 'service')} without a rule left out)"
+            name = f'<i class="swatch column-{number}"></i>{escape(entry.course.title)}'
+            yield (
+                f'<tr class="{"ours" if entry.name == POLICY else ""}"><th scope="row">{name}</th>'
+                + _cells(
+                    (
+                        amount(sums["gpu_hours"]),
+                        cost,
+                        share(sums["attainment"]),
+                        duration(sums["breach_min"]),
+                        *(amount(sums[key]) for key in ("changes", "flaps", "cold_starts")),
+                        *(f"{amount(sums[key])} h" for key in ("loaded_h", "idle_h")),
+                    )
+                )
+                + "</tr>"
+            )
+
+    return _section("All services", _table(head, rows(), left_out(report)))
+
+
+def _by_hour(report: FleetReport) -> str:
+    lines, at_s = [], np.empty(0)
+    for number, entry in enumerate(report.entries):
+        at_s, gpus = gpus_by_hour(entry.course, report.load, report.facts)
+        lines.append(ChartLine(f"column-{number}", gpus))
+    if not len(at_s):
+        return ""
+    drawn = charts.gpus_by_hour(at_s, lines)
+    return _section("GPUs by hour", f'{_legend(report)}<div class="scroll wide">{drawn}</div>', "Times are UTC.")
+
+
+def _gain(report: FleetReport) -> str:
+    judged = judged_services(report)
+    rows = [row for row in most_to_gain(report).tolist() if judged[row]][:MOST_GAIN]
+    if not rows:
+        return ""
+    return _section(
+        "Most to gain",
+        _figures(report, rows),
+        "The services with the most GPU-hours beyond what their objective needs, or short of it.",
+    )
+
+
+def _all(report: FleetReport) -> str:
+    rows = sorted(range(len(report.services)), key=lambda row: report.services[row])[:MOST_ROWS]
+    left = len(report.services) - len(rows)
+    about = f"{count(left, 'service')} more are in the JSON." if left else ""
+    return _section("Every service", _figures(report, rows), about)
+
+
+def _figures(report: FleetReport, rows: Sequence[int]) -> str:
+    """Return a table with a group of rows for each service, one for each column that has counts."""
+    judged, need = judged_services(report), needed_gpu_hours(report)
+    head = [("service", ""), ("", ""), *((name, about) for name, about, _ in FIGURES)]
+
+    def written() -> Iterator[str]:
+        for row in rows:
+            has = [each for each in enumerate(report.entries) if not math.isnan(each[1].outcome.gpu_hours[row])]
+            needs = (
+                f"needs {amount(need[row])} GPU-hours" if not math.isnan(need[row]) else "no counts met its objective"
+            )
+            facts = ", ".join(filter(None, (report.facts.model[row], needs)))
+            mark = "" if judged[row] else f'<div class="small doubt">{escape(_why_not(report, row))}</div>'
+            name = f'{escape(str(report.services[row]))}<div class="small">{escape(facts)}</div>{mark}'
+            first = f'<th scope="rowgroup" class="wrap" rowspan="{len(has)}">{name}</th>'
+            for number, entry in has:
+                swatch = f'<i class="swatch column-{number}"></i>{escape(entry.course.title)}'
+                kind = "group" if first else ""
+                yield f'<tr class="{kind}">{first}<td>{swatch}</td>{_cells(_texts(entry, row))}</tr>'
+                first = ""
+
+    return _table(head, written())
+
+
+def _texts(entry: Entry, row: int) -> list[str]:
+    return [write(entry.outcome, row) for _, _, write in FIGURES]
+
+
+def _why_not(report: FleetReport, row: int) -> str:
+    """Return why a service is not judged."""
+    if report.doubts[row]:
+        return f"not well modelled: {report.doubts[row]}"
+    if report.seen_share[row] < LEAST_SEEN:
+        return f"seen in {100 * report.seen_share[row]:.0f}% of the span only"
+    return "no request came"
+
+
+def _days(report: FleetReport) -> str:
+    rows = most_to_gain(report).tolist()[:MOST_DAYS]
+    left = len(report.services) - len(rows)
+    figures = "".join(_day(report, row) for row in rows)
+    about = (
+        "For each service the day with its worst hour, else with its highest load: replicas, and requests that wait. "
+        "The queue of the real counts is the measured one."
+        + (f" {count(left, 'service')} more are not drawn." if left else "")
+    )
+    return _section("A day of each service", f'{_legend(report)}<div class="timelines">{figures}</div>', about)
+
+
+def _day(report: FleetReport, row: int) -> str:
+    load, was = report.load, report.entry(ACTUAL).outcome
+    ends_s = load.span.ends_s
+    middle_s = was.worst_s[row]
+    if math.isnan(middle_s):
+        middle_s = ends_s[int(np.argmax(load.demand[:, row]))]
+    start_s = min(max(middle_s // DAY_S * DAY_S, load.span.start_s), max(load.span.end_s - DAY_S, load.span.start_s))
+    steps = np.flatnonzero((ends_s > start_s) & (ends_s <= start_s + DAY_S))
+    if len(steps) < 2:
+        return ""
+    has = [number for number, entry in enumerate(report.entries) if not math.isnan(entry.outcome.gpu_hours[row])]
+    counts, queues = (
+        [
+            ChartLine(f"column-{number}", getattr(report.entries[number].course, name)[steps, row].astype(np.float64))
+            for number in has
+        ]
+        for name in ("wanted", "waiting")
+    )
+    drawn = charts.day(ends_s[steps] - load.span.step_s, counts, queues)
+    name = escape(str(report.services[row]))
+    caption = f'<b>{name}</b> <span class="muted">from {escape(hour(start_s // HOUR_S * HOUR_S))}</span>'
+    return f"<figure><figcaption>{caption}</figcaption>{drawn}</figure>"
+
+
+def _sample(report: FleetReport) -> str:
+    """Return what request-by-request replay of some hours shows of the errors."""
+    if not report.sampled:
+        return ""
+    names = ("requests", "attainment", "TTFT p50", "TTFT p95", "mean ITL", "waiting", "this policy: fluid", "replayed")
+    head = [("service and hour", ""), *((name, "") for name in names)]
+
+    def rows() -> Iterator[str]:
+        for each in report.sampled:
+            pairs = (
+                (share, each.measured.attainment_ttft, each.replayed.attainment_ttft),
+                (seconds, each.measured.ttft_p50_s, each.replayed.ttft_p50_s),
+                (seconds, each.measured.ttft_p95_s, each.replayed.ttft_p95_s),
+                (seconds, each.measured_itl_s, each.replayed_itl_s),
+                (amount, each.measured_waiting, each.replayed_waiting),
+            )
+            doubt = f'<div class="small doubt">{escape(each.doubt)}</div>' if each.doubt else ""
+            name = f"{escape(str(report.services[each.row]))}, {each.kind}: {escape(hour(each.start_s))}{doubt}"
+            cells = [f"{each.requests:,}", *(f"{write(was)} → {write(made)}" for write, was, made in pairs)]
+            cells += [share(each.fluid_attainment), share(each.policy_attainment)]
+            yield f'<tr><th scope="row" class="wrap">{name}</th>{_cells(cells)}</tr>'
+
+    about = (
+        "Some hours of the dearest services, replayed on simulated engines with the speed that was learned. Measured → "
+        "replayed with the real counts: the error of the simulation. This policy, fluid and replayed: the error of the "
+        "figures above. A service beyond the limits of the reference is not well modelled and not judged."
+    )
+    return _section("Request by request", _table(head, rows()), about)
+
+
+def _method(report: FleetReport) -> str:
+    said = [
+        "“As it was” is measured: counts from the pods that reported, with those that started where "
+        "kube-state-metrics tells, and misses from the engines' histograms.",
+        "“This policy” and “least constant count” are computed by the planner's own arithmetic of queues on the load "
+        "that arrived, minute by minute. The policy starts with the real counts and knows nothing of the days to come. "
+        "The constant count was found with hindsight.",
+        *filter(None, (describe(report.sampled),)),
+        *doubts(report),
+        "A service needs the GPU-hours of the cheaper of both, if it met the objective.",
+        "Loaded is the time of replicas with the model in memory, idle the part of it in which they had nothing to "
+        "compute.",
+    ]
+    assumed: dict[str, int] = {}
+    for row in range(len(report.services)):
+        for text in assumptions(report, row):
+            assumed[text] = assumed.get(text, 0) + 1
+    said += [f"Assumed for {count(number, 'service')}: {text}." for text, number in assumed.items()]
+    reasons: dict[str, int] = {}
+    for reason in filter(None, report.facts.reasons):
+        reasons[reason] = reasons.get(reason, 0) + 1
+    said += [f"{count(number, 'service')}: {text}." for text, number in reasons.items()]
+    items = "".join(f"<li>{escape(text)}</li>" for text in (*said, *report.notes))
+    return f'<section class="card"><h2>Notes</h2><ul>{items}</ul></section>'

@@ -1,0 +1,155 @@
+"""Measure a report over services x days: CPU time, memory and queries, without the server's own time.
+
+    python bench/micro/report.py [--services 200] [--days 14] [--step 180]
+
+A stand-in answers range queries with a generated history, in the format of Prometheus' API, from a process of its own.
+It exists because filling a real server with 14 days of 600 pods takes an hour. The small histories of the tests are in
+real servers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import sys
+import time
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from rich.console import Console
+
+from autoscaler.app.report import ReportOptions, make_report
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.report.document import to_json
+from autoscaler.report.verdict import judge, sentence
+
+DAY_S = 86_400.0
+PODS = 3
+WORK_S, GAP_S, PROMPT, OUTPUT = 0.0557, 0.01, 600.0, 200.0
+
+
+class StandIn(BaseHTTPRequestHandler):
+    """Answers range queries by what their expression names."""
+
+    services = 200
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        given = urllib.parse.parse_qs(self.rfile.read(length).decode() or urllib.parse.urlsplit(self.path).query)
+        if "query_range" in self.path:
+            start, end, step = (float(given[name][0]) for name in ("start", "end", "step"))
+            result = self._result(given["query"][0], np.arange(start, end + 0.5, step), step)
+            kind = "matrix"
+        else:
+            result, kind = [], "vector"
+        body = json.dumps({"status": "success", "data": {"resultType": kind, "result": result}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _result(self, query: str, times: np.ndarray, step_s: float) -> list[object]:
+        if "engine/pod" in query:
+            found = ({"metric": "engine/pod"}, {"metric": "spelled/:"}, {"metric": "clock"})
+            return [{"metric": labels, "values": _pairs(times, np.ones(len(times)))} for labels in found]
+        if "count_over_time" in query:
+            found = (("quant", 40.0), ("count", float(PODS * self.services)))
+            return [
+                {"metric": {"metric": name}, "values": _pairs(times, np.full(len(times), of))} for name, of in found
+            ]
+        if "topk" in query:
+            return [
+                {"metric": {"le": le}, "values": _pairs(times, np.full(len(times), 600.0))}
+                for le in ("0.5", "1.0", "2.5", "10.0", "+Inf")
+            ]
+        if '"vllm"' in query and "group" not in query:
+            return [{"metric": {"metric": "vllm"}, "values": _pairs(times, np.full(len(times), 600.0))}]
+        if "group" not in query or "kube_" in query or "DCGM" in query:
+            return []
+        return [
+            {
+                "metric": {"namespace": f"team-{number % 20}", "group": f"service-{number}"},
+                "values": _pairs(times, values),
+            }
+            for number in range(self.services)
+            if (values := _values(query, number, times, step_s)) is not None
+        ]
+
+
+def _values(query: str, number: int, times: np.ndarray, step_s: float) -> np.ndarray | None:
+    rng = np.random.default_rng(number)
+    low, high, peak = rng.uniform(0.2, 4), rng.uniform(5, 45), rng.uniform(0, 24)
+    rate = low + (high - low) * (0.5 + 0.5 * np.cos((times / 3600 - peak) / 12 * np.pi))
+    served, busy = rate * step_s, np.minimum(rate * WORK_S / PODS, 0.95)
+    gap_s = GAP_S / (1 - busy)
+    by_name = (
+        ("last_over_time", np.full(len(times), float(PODS))),
+        ("requests_running", rate * OUTPUT * gap_s),
+        ("requests_waiting", np.zeros(len(times))),
+        ("cache_usage", busy / 2),
+        ("first_token_seconds_count", served),
+        ("first_token_seconds_bucket", served * 0.998),
+        ("request_success", served),
+        ("prompt_tokens", served * PROMPT),
+        ("generation_tokens", served * OUTPUT),
+        ("inter_token_latency_seconds_sum", served * OUTPUT * gap_s),
+        ("inter_token_latency_seconds_count", served * OUTPUT),
+        ("request_time_per_output_token_seconds_count", served),
+        ("request_time_per_output_token_seconds_bucket", served * 0.999),
+    )
+    return next((values for name, values in by_name if name in query), None)
+
+
+def _pairs(times: np.ndarray, values: np.ndarray) -> list[list[object]]:
+    return [[at_s, f"{value:.6g}"] for at_s, value in zip(times.tolist(), values.tolist(), strict=True)]
+
+
+def serve(services: int, port: multiprocessing.Queue[int]) -> None:
+    StandIn.services = services
+    server = ThreadingHTTPServer(("127.0.0.1", 0), StandIn)
+    port.put(server.server_address[1])
+    server.serve_forever()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--services", type=int, default=200)
+    parser.add_argument("--days", type=float, default=14)
+    parser.add_argument("--step", type=float, help="Seconds; default: as the command chooses.")
+    options = parser.parse_args()
+    port: multiprocessing.Queue[int] = multiprocessing.Queue()
+    process = multiprocessing.Process(target=serve, args=(options.services, port), daemon=True)
+    process.start()
+    settings = PrometheusSettings(url=f"http://127.0.0.1:{port.get()}", timeout_s=60)
+    began_s, cpu_s = time.monotonic(), time.process_time()
+    made = make_report(
+        ReportOptions(settings, options.days * DAY_S, (), "interactive", (), {}, options.step, None, None, None, None),
+        Console(stderr=True),
+    )
+    computed_s, whole_s = time.process_time() - cpu_s, time.monotonic() - began_s
+    document = to_json(made)
+    process.terminate()
+    memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(sentence(judge(made)))
+    print(
+        f"{options.services} services x {options.days:g} days in steps of {made.step_s:g} s: "
+        f"{computed_s:.0f} s of CPU, "
+        f"{whole_s:.0f} s in all, {memory_mib:.0f} MiB, {len(document) / 1024:.0f} KiB of JSON"
+    )
+
+
+if __name__ == "__main__":
+    main()
