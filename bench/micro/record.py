@@ -43,6 +43,7 @@ from autoscaler.ports import Change, ChangeStatus, Outcome, TickRecord
 from autoscaler.sim.demo.clock import CompressedClock, Pace
 from autoscaler.sim.demo.scenario import POLICIES, demo_scenario
 from autoscaler.sim.demo.serve import SimulatedFleet
+from bench.micro.result import machine, show
 
 BLOCK = 4  # ticks of a minute
 WEEK_TICKS = 7 * 86_400 / DEMO_PERIOD_S
@@ -213,6 +214,7 @@ def main() -> None:
     parser.add_argument("--written", type=int, default=480, help="ticks of the large fleet")
     parser.add_argument("--services", type=int, default=200)
     parser.add_argument("--speed", type=float, default=600.0)
+    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     inputs = asyncio.run(run_demo(given.ticks, given.speed))[40:]
     copies = max(round(given.services / len(inputs[0].fleet.workloads)), 1)
@@ -224,12 +226,21 @@ def main() -> None:
     inputs_day = found["inputs"] * week / 7
     memories = 28 * found["memory"]
     others = (found["file"] - found["inputs"] - found["memory"]) * week
-    print(f"{services} services, {pods} pods, {count} ticks, CPU {took * 1e3:.1f} ms a tick")
-    for name, size in found.items():
-        print(f"  {name:<8} {size / count / services:7.2f} B a service and tick {size * week / 1e6:8.1f} MB a week")
-    print(f"decisions of a week {others / 1e6:.1f} MB, inputs of a day {inputs_day / 1e6:.1f} MB")
     kept = (100e6 - others) / (inputs_day + memories / 7)
-    print(f"a record of 100 MB computes the ticks of the last {kept:.1f} days again")
+    show(
+        {
+            "machine": machine(),
+            "services": services,
+            "pods": pods,
+            "ticks": count,
+            "cpu_ms_a_tick": round(took * 1e3, 2),
+            **{f"{name}_bytes_a_service_and_tick": round(size / count / services, 2) for name, size in found.items()},
+            "decisions_mb_a_week": round(others / 1e6, 1),
+            "inputs_mb_a_day": round(inputs_day / 1e6, 1),
+            "days_computed_again_in_100_mb": round(kept, 1),
+        },
+        given.json,
+    )
 
 
 if __name__ == "__main__":

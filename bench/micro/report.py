@@ -1,6 +1,6 @@
 """Measure a report over services x days: CPU time, memory and queries, without the server's own time.
 
-    python bench/micro/report.py [--services 200] [--days 14] [--step 180]
+    python bench/micro/report.py [--services 200] [--days 14] [--step 180] [--json]
 
 A stand-in answers range queries with a generated history, in the format of Prometheus' API, from a process of its own.
 It exists because filling a real server with 14 days of 600 pods takes an hour. The small histories of the tests are in
@@ -29,6 +29,7 @@ from autoscaler.app.report import ReportOptions, make_report
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.report.document import to_json
 from autoscaler.report.verdict import judge, sentence
+from bench.micro.result import machine, show
 
 DAY_S = 86_400.0
 PODS = 3
@@ -129,6 +130,7 @@ def main() -> None:
     parser.add_argument("--services", type=int, default=200)
     parser.add_argument("--days", type=float, default=14)
     parser.add_argument("--step", type=float, help="Seconds; default: as the command chooses.")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     options = parser.parse_args()
     port: multiprocessing.Queue[int] = multiprocessing.Queue()
     process = multiprocessing.Process(target=serve, args=(options.services, port), daemon=True)
@@ -143,11 +145,19 @@ def main() -> None:
     document = to_json(made)
     process.terminate()
     memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(sentence(judge(made)))
-    print(
-        f"{options.services} services x {options.days:g} days in steps of {made.step_s:g} s: "
-        f"{computed_s:.0f} s of CPU, "
-        f"{whole_s:.0f} s in all, {memory_mib:.0f} MiB, {len(document) / 1024:.0f} KiB of JSON"
+    show(
+        {
+            "machine": machine(),
+            "services": options.services,
+            "days": options.days,
+            "step_s": made.step_s,
+            "cpu_s": round(computed_s, 2),
+            "wall_s": round(whole_s, 2),
+            "peak_mib": round(memory_mib),
+            "document_kib": round(len(document) / 1024),
+            "verdict": sentence(judge(made)),
+        },
+        options.json,
     )
 
 
