@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,15 @@ def _look_up(prices: Mapping[str, float], product: str, capacity_type: str) -> f
         return math.nan
     split = ((*key.partition("@")[::2], usd) for key, usd in prices.items())
     return next((usd for name, paid, usd in split if paid == capacity_type and find_device(name) == device), math.nan)
+
+
+@lru_cache(maxsize=4)
+def shares_of(groups: tuple[NodeGroup, ...]) -> FloatColumn:
+    """Return the part of a whole GPU that one device of each group is, float64[G]; NaN: unknown."""
+    shares = [device_share(each.resource, each.product) / (each.sharers or math.nan) for each in groups]
+    found = np.array(shares, dtype=np.float64)
+    found.setflags(write=False)
+    return found
 
 
 class Prices:

@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from autoscaler.adapters.web.tick_values import MAX_TEXT
+from autoscaler.core.gpu_use import IdleCause
 from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.model.types import Recommender, Signal, Stage
 
@@ -97,6 +98,7 @@ def names() -> bytes:
         "SIGNALS": {signal.published: signal.title for signal in Signal},
         "RECOMMENDERS": {recommender.published: recommender.title for recommender in Recommender},
         "STAGES": {stage.published: (stage.title, stage.effect) for stage in Stage},
+        "IDLE_CAUSES": {cause.published: cause.title for cause in IdleCause},
         "PENDING": {pending.published: pending.title for pending in PendingClass},
     }
     return "".join(f"export const {name} = {json.dumps(of)};\n" for name, of in titles.items()).encode()

@@ -16,6 +16,7 @@ import numpy as np
 
 from autoscaler.adapters.web.node_groups import LABELS
 from autoscaler.adapters.web.quotas import LABELS as QUOTA_LABELS
+from autoscaler.core.gpu_use import GpuState, IdleCause
 from autoscaler.core.model.chain import Cause
 from autoscaler.core.model.phases import Phase
 from autoscaler.core.model.types import Decision, Signal, Stage
@@ -83,6 +84,10 @@ def _problem(tick: TickRecord) -> FloatColumn:
 def _demand(decision: Decision) -> FloatColumn:
     demand: FloatColumn = decision.stages[Stage.DEMAND]
     return demand
+
+
+def _named(kind: type[GpuState] | type[IdleCause], end: int | None = None) -> str:
+    return ", ".join(f"`{member.published}`" for member in [*kind][:end])
 
 
 def _gauge(name: str, meaning: str, column: Column | None, *labels: str) -> Family:
@@ -284,6 +289,26 @@ WORKLOADS = (
         _of("observation", "loaded_idle_s"),
     ),
     Family(
+        "gpu_seconds_total",
+        "counter",
+        "GPU-seconds of pods by state since the process began, a slice or a share of a GPU as its part: "
+        f"{_named(GpuState, GpuState.OTHER)}. `ordered` has no GPU yet. Absent where never, and for unknown GPUs.",
+        (*WORKLOAD_LABELS, "state"),
+    ),
+    Family(
+        "idle_gpu_seconds_total",
+        "counter",
+        f"Those of the states `loaded_idle` to `failing` by what keeps them: {_named(IdleCause)}. Absent where never.",
+        (*WORKLOAD_LABELS, "cause"),
+    ),
+    Family(
+        "gpu_cost_dollars_total",
+        "counter",
+        "What `gpu_seconds_total` cost by state, in USD at the stated prices, else at list prices. Absent without a "
+        "price.",
+        (*WORKLOAD_LABELS, "state"),
+    ),
+    Family(
         "flaps_total",
         "counter",
         "Changes of spec.replicas undone within one cold start, since the workload was first seen.",
@@ -308,6 +333,14 @@ POOLS = (
         "GPUs of all replicas that the last tick decided on. Replicas that do not start, or whose count the daemon may "
         "not set, are among them, so it may exceed `pool_gpus`.",
         ("resource", "product", "nodes"),
+    ),
+    Family(
+        "pool_gpu_seconds_total",
+        "counter",
+        "GPU-seconds of a pool by state since the process began: as of `gpu_seconds_total` but for `ordered`, and "
+        "`other` and `free`. Together they are those that its nodes offer, or that pods hold where these are more. "
+        "Pools that share nodes are one; absent where the share of a GPU that a device is is not known.",
+        ("resource", "product", "nodes", "state"),
     ),
 )
 
@@ -506,7 +539,8 @@ def markdown() -> str:
         "",
         f"**Number of series.** A workload has at most {series} series, one more for each signal with an opinion (at",
         f"most {len(Signal)}), one for each class of replicas that are not ready, and one each for its policy, its",
-        "recommender, the stage that changed its count and another owner; in practice about 30. A workload",
+        "recommender, the stage that changed its count and another owner; in practice about 30. What its GPUs were",
+        f"used for takes at most {2 * GpuState.OTHER + len(IdleCause)} more, in practice about 8. A workload",
         f"whose starts were seen has {2 * len(Phase)} more, one for each phase with starting pods, and two where nodes",
         "tell which weights they hold. The first",
         f"{MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the rest. At most {MAX_SOURCES}",

@@ -1,7 +1,7 @@
 """The daemon's own metrics: kept per tick, rendered per scrape.
 
-A tick costs the same with one workload or ten thousand: it keeps a reference to the record. The series of workloads
-are built from that record on each scrape, one family at a time. `exported_metrics` lists the metrics.
+A tick keeps a reference to the record, and adds up what GPUs are used for. The series of workloads are built from
+these on each scrape, one family at a time. `exported_metrics` lists the metrics.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from autoscaler.adapters.web import exported_metrics
 from autoscaler.adapters.web.exported_metrics import BY_NAME, MAX_POOLS, MAX_SOURCES, MAX_WORKLOADS, Family
+from autoscaler.adapters.web.gpu_use import GpuUseRecorder
 from autoscaler.adapters.web.node_groups import LABELS, by_labels
 from autoscaler.adapters.web.quotas import COLUMNS, series
 from autoscaler.adapters.web.quotas import LABELS as QUOTA_LABELS
@@ -55,6 +56,7 @@ class Metrics:
     def __init__(self, mode: str = "", installation: str = "") -> None:
         self.registry = CollectorRegistry()
         self._tick: TickRecord | None = None
+        self.gpu_use = GpuUseRecorder()
         self._new_changes = NewChanges()
         self._sources: set[str] = set()
 
@@ -77,10 +79,13 @@ class Metrics:
         self.ticks = 0  # successful and failed ones; the rendered text changes with them
         self._gauge("info").labels(_version(), mode).set(1)
         ProcessCollector(registry=self.registry)
-        self.registry.register(_TickCollector(installation, lambda: self._tick, lambda: self._state_saved_s))
+        self.registry.register(
+            _TickCollector(installation, lambda: self._tick, lambda: self._state_saved_s, self.gpu_use)
+        )
 
     def record(self, tick: TickRecord) -> None:
         self._tick = tick
+        self.gpu_use.record(tick)
         self.ticks += 1
         self._ticks.labels("ok").inc()
         if tick.late:
@@ -154,10 +159,17 @@ class Metrics:
 class _TickCollector(Collector):
     """Collector of the series of the last tick."""
 
-    def __init__(self, installation: str, last: Callable[[], TickRecord | None], saved_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        installation: str,
+        last: Callable[[], TickRecord | None],
+        saved_s: Callable[[], float],
+        gpu_use: GpuUseRecorder,
+    ) -> None:
         self._installation = {"installation": installation}
         self._last = last
         self._saved_s = saved_s
+        self._gpu_use = gpu_use
         self._workloads: tuple[Workload, ...] | None = None
         self._listed: tuple[list[int], list[Labels]] = ([], [])
 
@@ -179,6 +191,7 @@ class _TickCollector(Collector):
         yield _family("pods", [({}, float(len(tick.input.fleet.pods)))])
         yield _family("source_problems", _source_problems(tick))
         yield from _pools(tick)
+        yield _family("pool_gpu_seconds_total", self._gpu_use.of_pools())
         yield from _node_groups(tick.input.fleet.groups)
         yield from _quotas(tick.input.fleet.quotas)
         yield from _weights(tick.input.fleet.weights)
@@ -191,6 +204,8 @@ class _TickCollector(Collector):
         yield _family("cold_start_phase_seconds", _phases(tick, rows, labels))
         yield _family("cold_start_by_weights_seconds", _by_weights(tick, rows, labels))
         yield _family("starting_pods", _starting(tick, rows, labels))
+        for name, samples in self._gpu_use.of_workloads(rows, labels).items():
+            yield _family(name, samples)
         yield _family("limited_by", _bounds(tick, rows, labels))
         yield _family("other_owner", _other_owners(tick, rows, labels))
         for family in exported_metrics.WORKLOADS:

@@ -7,6 +7,7 @@
 /api/v1/workloads                  list: ?q= ?sort= ?limit= ?offset=
 /api/v1/workloads/NAMESPACE/NAME   explanation and recent history: ?kind= ?since=
 /api/v1/node-groups                the accelerators that there are, and who holds them
+/api/v1/gpu-use                    what GPUs were used for since the process began: ?by=
 /api/v1/quotas                     quotas of GPUs, and what is borrowed and lent
 /api/v1/weights                    the weights of models: which nodes hold them, should hold them, or cannot
 /api/v1/record/NAMESPACE/NAME      recorded past, where there is a record: ?kind= ?hours=
@@ -39,6 +40,7 @@ from autoscaler.adapters.web.answers import (
     too_busy,
 )
 from autoscaler.adapters.web.dashboard import Dashboard
+from autoscaler.adapters.web.gpu_use import BY
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.node_groups import rows
 from autoscaler.adapters.web.quotas import rows as quota_rows
@@ -71,6 +73,7 @@ FILES = {
     "/static/detail.js": ("detail.js", "text/javascript"),
     "/static/format.js": ("format.js", "text/javascript"),
     "/static/folded.js": ("folded.js", "text/javascript"),
+    "/static/gpu_use.js": ("gpu_use.js", "text/javascript"),
     "/static/groups.js": ("groups.js", "text/javascript"),
     "/static/list.js": ("list.js", "text/javascript"),
     "/static/quotas.js": ("quotas.js", "text/javascript"),
@@ -205,6 +208,7 @@ class HttpServer:
         app.router.add_get("/api/v1/workloads/{namespace}/{name:.+}", self._workload)
         app.router.add_get("/api/v1/record/{namespace}/{name:.+}", self._recorded)
         app.router.add_get("/api/v1/node-groups", self._node_groups)
+        app.router.add_get("/api/v1/gpu-use", self._gpu_use)
         app.router.add_get("/api/v1/quotas", self._quotas)
         app.router.add_get("/api/v1/weights", self._weights)
         app.router.add_get(STREAM, self._follow, allow_head=False)
@@ -313,6 +317,17 @@ class HttpServer:
         listed = rows(groups, MAX_LIMIT) if groups is not None else []
         body = {"total": len(groups.groups) if groups is not None else 0, "node_groups": listed}
         return msgspec.json.encode(self._head(table) | body)
+
+    async def _gpu_use(self, request: web.Request) -> web.StreamResponse:
+        query = Query(request, ("by",))
+        by = query.text("by") or "namespace"
+        if by not in BY:
+            raise query.wrong("by", f"one of {', '.join(BY)}")
+        return await self._shared_json(request, ("gpu use", by), lambda: self._list_gpu_use(by))
+
+    def _list_gpu_use(self, by: str) -> bytes:
+        head = self._head(self._dashboard.table())
+        return msgspec.json.encode(head | self._metrics.gpu_use.answer(by, MAX_LIMIT))
 
     async def _quotas(self, request: web.Request) -> web.StreamResponse:
         Query(request, ())

@@ -19,6 +19,7 @@ from autoscaler.core.model.chain import Chain, Link
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.core.model.types import Plan, Signal, Stage
+from autoscaler.core.model.variants import Variants
 from autoscaler.ports import ChangeStatus, TickRecord
 from tests.adapters.keda.world import Row, ref
 from tests.adapters.keda.world import World as KedaWorld
@@ -65,13 +66,14 @@ def busy() -> TickRecord:
     return replace(
         tick,
         problems={2: "policy: unknown"},
-        input=replace(tick.input, fleet=fleet),
+        input=replace(tick.input, fleet=fleet, variants=Variants(np.full(count, -1), np.full(count, 2.0))),
         decision=replace(tick.decision, observation=seen, stages=stages, chain=chain),
     )
 
 
 def test_scrape_has_every_listed_metric_with_type_and_labels() -> None:
     metrics = Metrics("direct")
+    metrics.record(World(3).tick())  # what GPUs are used for counts from one tick to the next
     metrics.record(with_starts(with_weights(with_quotas(busy()))))
     metrics.set_state_saved(1_800_000_000.0)
     exported = families(metrics)
@@ -84,6 +86,18 @@ def test_scrape_has_every_listed_metric_with_type_and_labels() -> None:
             assert set(sample.labels) - {"le"} == set(family.labels)
     ours = {name for name in exported if name.startswith(PREFIX) and not name.endswith("_created")}
     assert ours == {family.full_name.removesuffix("_total") for family in FAMILIES}
+
+
+def test_seconds_of_gpus_are_counted_by_state_and_cause() -> None:
+    metrics = Metrics("direct")
+    metrics.record(World(3).tick())
+    metrics.record(with_starts(busy()))  # 30 s later, with one pod that starts
+    assert value(metrics, "gpu_seconds_total", state="warming") == 30
+    assert value(metrics, "idle_gpu_seconds_total", cause="cold_start") == 30
+    assert value(metrics, "gpu_cost_dollars_total") == pytest.approx(2.0 * 30 / 3600)
+    assert value(metrics, "pool_gpu_seconds_total", state="warming") == 30
+    assert value(metrics, "pool_gpu_seconds_total", state="free") == 30 * 9
+    assert value(metrics, "gpu_seconds_total", state="serving") is None
 
 
 def test_a_forecast_is_told_apart_from_a_window() -> None:

@@ -18,7 +18,16 @@ from autoscaler.core.explain.chain import LinkStart, NextNeed
 from autoscaler.core.model.fleet import PendingClass, Workload, WorkloadRef
 from autoscaler.core.model.types import Signal, Stage
 from tests.adapters.web.conftest import WIDE, Daemon, Open, open_page_quietly, rows
-from tests.adapters.web.records import FORECAST, START_WALL_S, World, explain, with_quotas, with_starts, with_weights
+from tests.adapters.web.records import (
+    FORECAST,
+    START_WALL_S,
+    TEAMS,
+    World,
+    explain,
+    with_quotas,
+    with_starts,
+    with_weights,
+)
 from tests.harness.browser import PATIENCE_MS, screenshot
 
 pytestmark = pytest.mark.integration
@@ -715,6 +724,20 @@ async def test_quotas_show_what_is_borrowed_and_lent(daemon: Daemon, open_page: 
     borrower = ["ClusterQueue/research · h100", "all", "4", "2", "4", "2", "0"]
     await expect(box.locator("tbody tr").nth(1).locator("td")).to_have_text(borrower)
     await expect(box.locator("tbody td[title='borrows at most 3, lends at most 4']")).to_have_count(1)
+
+
+async def test_gpu_use_shows_idle_hours_and_what_keeps_them(daemon: Daemon, open_page: Open) -> None:
+    world = World(1)
+    daemon.record(world.tick(), with_starts(world.tick()))
+    for _ in range(100):  # to hours that are seen in the first decimal
+        daemon.record(with_starts(world.tick()))
+    page = await open_page()
+    box = page.locator("#gpu-use")
+    await expect(box.locator("summary")).to_have_text(
+        "GPU use: 0.1 of 0.1 GPU-hours were idle since this process began"
+    )
+    await box.locator("summary").click()
+    await expect(box.locator("tbody td")).to_have_text([TEAMS[0], "0.1", "0", "0.1", "0", "–", "cold start"])
 
 
 async def test_weights_show_holders_plan_and_failures(daemon: Daemon, open_page: Open) -> None:

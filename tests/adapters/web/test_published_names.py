@@ -16,6 +16,7 @@ from autoscaler.adapters.console import JsonLines
 from autoscaler.adapters.web import exported_metrics
 from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.core.explain.sentence import explain
+from autoscaler.core.gpu_use import GpuState, IdleCause
 from autoscaler.core.model.chain import Cause, Link
 from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.model.phases import Phase
@@ -32,7 +33,8 @@ pytestmark = pytest.mark.slow
 
 GOLDEN = Path(__file__).parents[2] / "data" / "published-names.txt"
 CODE = Path(autoscaler.__file__).parent
-ENUMS = (Signal, Recommender, Stage, PendingClass, Cause, Link, Phase, PodCache)
+ENUMS = (Signal, Recommender, Stage, PendingClass, Cause, Link, Phase, PodCache, GpuState, IdleCause)
+LISTS = ("workloads", "node-groups", "gpu-use", "quotas", "weights")
 ADVICE = """\
 published names differ from tests/data/published-names.txt (lines with +: new, with -: gone).
 A new name: add its line, and describe it in docs/reference. A renamed or removed one breaks dashboards, alerts and
@@ -66,7 +68,7 @@ async def _api(daemon: Daemon) -> dict[str, Any]:
             return await (await session.get(path)).json()
 
         daemon.record(with_weights(with_quotas(World(2).tick())))
-        lists = {path: await get(f"/api/v1/{path}") for path in ("workloads", "node-groups", "quotas", "weights")}
+        lists = {path: await get(f"/api/v1/{path}") for path in LISTS}
         tick = with_starts(with_window(World(1).tick()))
         daemon.record(tick)
         ref = tick.input.fleet.workloads[0].ref

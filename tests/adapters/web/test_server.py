@@ -26,7 +26,7 @@ from autoscaler.core.model.fleet import NodeGroup, NodeGroups, Workload, Workloa
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.ports import CannotServe, Unavailable
 from tests.adapters.web.conftest import MAX_AGE_S, Daemon, HandClock
-from tests.adapters.web.records import FORECAST, World, with_quotas, with_weights
+from tests.adapters.web.records import FORECAST, TEAMS, World, with_quotas, with_starts, with_weights
 from tests.harness.process import PATIENCE_S, eventually
 
 API = "/api/v1/workloads"
@@ -559,6 +559,25 @@ async def test_node_groups_are_none_before_the_first_tick(daemon: Daemon) -> Non
 def test_fields_of_node_groups_are_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "api.md").read_text()
     assert "".join(f"| `{name}` | {meaning} |\n" for name, meaning in NODE_GROUP_FIELDS.items()) in page
+
+
+async def test_gpu_use_is_added_up_by_what_is_asked_for(daemon: Daemon) -> None:
+    world = World(3)
+    daemon.record(world.tick(), with_starts(world.tick()))
+    async with aiohttp.ClientSession(daemon.url) as client:
+        by_team = await get(client, "/api/v1/gpu-use")
+        by_device = await get(client, "/api/v1/gpu-use?by=device")
+        refused = await get(client, "/api/v1/gpu-use?by=team", 400)
+    assert (by_team["by"], by_team["seconds"], by_team["total"]) == ("namespace", 5.0, 3)
+    first = by_team["uses"][0]
+    hours = pytest.approx(5 / 3600, abs=1e-6)
+    assert (first["name"], first["idle_gpu_hours"], first["gpu_hours"]["warming"]) == (TEAMS[0], hours, hours)
+    assert first["idle_by_cause"]["cold_start"] == hours
+    assert (first["idle_cost"]["usd"], first["idle_cost"]["unpriced"][0]["why"]) == (None, "no price is known")
+    assert [(use["name"], use["workloads"]) for use in by_device["uses"]] == [("NVIDIA-H100-80GB-HBM3", 3)]
+    (pool,) = by_team["pools"]
+    assert (pool["devices"], sum(pool["states"].values())) == (12, 12)
+    assert refused["error"].startswith("by")
 
 
 async def test_quotas_are_listed_with_loans(daemon: Daemon) -> None:

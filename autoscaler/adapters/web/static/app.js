@@ -3,6 +3,7 @@
 import { ask } from "./ask.js";
 import { Detail } from "./detail.js";
 import { clock, day, setText } from "./format.js";
+import { gpuUse } from "./gpu_use.js";
 import { groups } from "./groups.js";
 import { List } from "./list.js";
 import { quotas } from "./quotas.js";
@@ -16,7 +17,12 @@ const byId = (id) => document.getElementById(id);
 const workloads = new Map(); // id to row, as the API gives it, and the tick it was last told of
 const list = new List(workloads);
 const detail = new Detail(byId("detail"));
-const folded = [groups(byId("groups")), quotas(byId("quotas")), weights(byId("weights"))];
+const folded = [
+  groups(byId("groups")),
+  gpuUse(byId("gpu-use")),
+  quotas(byId("quotas")),
+  weights(byId("weights")),
+];
 
 let source = null; // the stream; none while the tab is hidden
 let retry = 0; // timer of the next attempt to follow

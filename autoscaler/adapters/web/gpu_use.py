@@ -1,0 +1,163 @@
+"""What GPUs were used for since the process began: series, and the answer of the API."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from autoscaler.adapters.web.exported_metrics import MAX_POOLS
+from autoscaler.adapters.web.tick_values import bounded
+from autoscaler.config.prices import shares_of
+from autoscaler.core.gpu_totals import GpuTotals, UseTotals, name_row
+from autoscaler.core.gpu_use import IDLE, GpuState, IdleCause
+from autoscaler.core.model.money import Money, Price
+from autoscaler.core.table.columns import FloatColumn
+from autoscaler.ports import TickRecord
+
+STATES, CAUSES = ([each.published for each in kind] for kind in (GpuState, IdleCause))
+BY: dict[str, Callable[[TickRecord, int], str]] = {
+    "namespace": lambda tick, row: tick.input.fleet.workloads[row].ref.namespace,
+    "policy": lambda tick, row: tick.policies[row],
+    "service": lambda tick, row: tick.input.fleet.workloads[row].service,
+    "device": lambda tick, row: _pool(tick, row, with_nodes=False),
+    "pool": lambda tick, row: _pool(tick, row, with_nodes=True),
+    "workload": lambda tick, row: tick.input.fleet.workloads[row].ref.label,
+}
+"""By what the answer may add up workloads, and the name of the part that a row belongs to."""
+
+UNSIZED, UNPRICED = "its GPUs, or the share of one that a device is, are not known", "no price is known"
+MOST_UNKNOWN = 100
+
+
+class GpuUseRecorder:
+    """Recorder of what GPUs are used for."""
+
+    def __init__(self) -> None:
+        self.totals = GpuTotals()
+        self.from_s = math.nan  # Unix time of the first tick
+        self._tick: TickRecord | None = None
+
+    def record(self, tick: TickRecord) -> None:
+        if self._tick is None:
+            self.from_s = tick.wall_s
+        self._tick = tick
+        self.totals.add(tick.input, tick.decision, shares_of(tick.input.fleet.groups.groups), MAX_POOLS)
+
+    def of_workloads(
+        self, rows: Sequence[int], labels: Sequence[dict[str, str]]
+    ) -> dict[str, Iterator[tuple[dict[str, str], float]]]:
+        """Return the samples of each family of workloads; a state or a cause that never occurred is left out."""
+        sums = self.totals.of_workloads
+        return {
+            "gpu_seconds_total": _samples("state", STATES, sums.gpu_s, rows, labels),
+            "idle_gpu_seconds_total": _samples("cause", CAUSES, sums.idle_gpu_s, rows, labels),
+            "gpu_cost_dollars_total": _samples("state", STATES, sums.usd, rows, labels),
+        }
+
+    def of_pools(self) -> Iterator[tuple[dict[str, str], float]]:
+        """Yield the samples of pools."""
+        for (resource, product, nodes), sums in self.totals.of_pools.items():
+            labels = {"resource": bounded(resource), "product": bounded(product), "nodes": bounded(nodes)}
+            for state, value in zip(STATES, sums.tolist(), strict=True):
+                if value > 0:
+                    yield {**labels, "state": state}, value
+
+    def answer(self, by: str, most: int) -> dict[str, Any]:
+        """Return the answer of the API. by: a key of `BY`."""
+        tick, sums = self._tick, self.totals.of_workloads
+        if tick is None:
+            return {"by": by, "from_s": None, "seconds": 0.0, "total": 0, "uses": [], "pools": []}
+        rows: dict[str, list[int]] = {}
+        for row in range(len(tick.policies)):
+            rows.setdefault(bounded(BY[by](tick, row)), []).append(row)
+        named = [each.ref.label for each in tick.input.fleet.workloads]
+        variants = tick.input.variants
+        why = variants.reasons() if variants is not None else ("",) * len(named)
+        uses = [_use(name, own, sums, named, why) for name, own in rows.items()]
+        uses.sort(key=lambda use: (-use["idle_gpu_hours"], use["name"]))
+        return {
+            "by": by,
+            "from_s": self.from_s,
+            "seconds": self.totals.seconds,
+            "total": len(uses),
+            "uses": uses[:most],
+            "pools": _pools(tick, self.totals)[:most],
+        }
+
+
+def _samples(
+    label: str, names: Sequence[str], sums: FloatColumn, rows: Sequence[int], labels: Sequence[dict[str, str]]
+) -> Iterator[tuple[dict[str, str], float]]:
+    for name, column in zip(names, sums, strict=True):
+        for own, value in zip(labels, column[rows].tolist(), strict=True):
+            if value > 0:
+                yield {**own, label: name}, value
+
+
+def _use(name: str, rows: list[int], sums: UseTotals, named: Sequence[str], why: Sequence[str]) -> dict[str, Any]:
+    """Return what the workloads of some rows used. why: their prices are unknown, or may be too high."""
+    gpu_h, causes = sums.gpu_s[:, rows].sum(axis=1) / 3600, sums.idle_gpu_s[:, rows].sum(axis=1) / 3600
+    unsized = [named[row] for row in rows if sums.unsized_s[row] > 0]
+    return {
+        "name": name,
+        "workloads": len(rows),
+        "gpu_hours": _round(dict(zip(STATES[: GpuState.OTHER], gpu_h.tolist(), strict=False))),
+        "idle_gpu_hours": round(float(gpu_h[IDLE].sum()), 6),
+        "idle_by_cause": _round(dict(zip(CAUSES, causes.tolist(), strict=True))),
+        "cost": _money(rows, sums, named, why, sums.usd.sum(axis=0)),
+        "idle_cost": _money(rows, sums, named, why, sums.usd[IDLE].sum(axis=0)),
+        "left_out": [{"name": each, "why": UNSIZED} for each in unsized[:MOST_UNKNOWN]],
+    }
+
+
+def _money(
+    rows: list[int], sums: UseTotals, named: Sequence[str], why: Sequence[str], usd: FloatColumn
+) -> dict[str, object]:
+    """Return the sum of workloads that had replicas. One that was ever without a price is named."""
+    held = (sums.gpu_s.sum(axis=0) > 0) | (sums.unsized_s > 0) | (sums.unpriced_s > 0)
+    parts = []
+    for row in rows:
+        if held[row]:
+            is_priced = sums.unpriced_s[row] == 0
+            price = Price(float(usd[row]), why[row]) if is_priced else Price(math.nan, why[row] or UNPRICED)
+            parts.append((named[row], price))
+    return Money.sum(parts).to_json()
+
+
+def _pools(tick: TickRecord, totals: GpuTotals) -> list[dict[str, Any]]:
+    """Return the present devices of each pool by state, and the GPU-hours so far."""
+    fleet, pools = tick.input.fleet, totals.pools
+    if pools is None:
+        return []
+    groups = [each[:3] for each in fleet.groups.groups]
+    keys = [name_row(pools, row, fleet.pools, groups) for row in range(len(pools.pools))]
+    found = []
+    for key, devices, states in zip(keys, pools.devices.tolist(), pools.states.T.tolist(), strict=True):
+        hours = totals.of_pools.get(key)
+        found.append(
+            {
+                **dict(zip(("resource", "product", "nodes"), map(bounded, key), strict=True)),
+                "devices": devices,
+                "states": _of_pool(states),
+                "gpu_hours": None if hours is None else _round(_of_pool((hours / 3600).tolist())),
+            }
+        )
+    return found
+
+
+def _of_pool(states: Sequence[float]) -> dict[str, float]:
+    return {state: value for state, value in zip(STATES, states, strict=True) if state != GpuState.ORDERED.published}
+
+
+def _pool(tick: TickRecord, row: int, with_nodes: bool) -> str:
+    fleet = tick.input.fleet
+    if fleet.pool[row] < 0:
+        return ""
+    pool = fleet.pools[int(fleet.pool[row])]
+    name = pool.product or pool.resource
+    return f"{name} ({pool.nodes})" if with_nodes and pool.nodes else name
+
+
+def _round(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 6) for name, value in values.items()}

@@ -1,0 +1,44 @@
+// The table of what GPUs were used for since the daemon began, by namespace. It is hidden before the first tick.
+
+import { Folded } from "./folded.js";
+import { total } from "./format.js";
+import { IDLE_CAUSES } from "./names.js";
+
+const hours = (value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
+const COLUMNS = [
+  { title: "Namespace", text: ({ name }) => name, note: leftOut },
+  { title: "GPU-hours", number: true, text: (row) => hours(all(row)) },
+  { title: "Serving", number: true, text: ({ gpu_hours }) => hours(gpu_hours.serving) },
+  { title: "Idle", number: true, text: ({ idle_gpu_hours }) => hours(idle_gpu_hours) },
+  { title: "Loaded, not active", number: true, text: ({ gpu_hours }) => hours(gpu_hours.loaded_idle) },
+  { title: "Idle, USD", number: true, text: ({ idle_cost }) => dollars(idle_cost), note: ({ idle_cost }) => unpriced(idle_cost) },
+  { title: "Mostly kept by", text: mostly },
+];
+
+export const gpuUse = (box) => new Folded(box, { path: "/api/v1/gpu-use", field: "uses", columns: COLUMNS, summary });
+
+function summary(rows) {
+  const idle = total(rows, ({ idle_gpu_hours }) => idle_gpu_hours);
+  return `GPU use: ${hours(idle)} of ${hours(total(rows, all))} GPU-hours were idle since this process began`;
+}
+
+function all({ gpu_hours }) {
+  return Object.entries(gpu_hours).reduce((sum, [state, value]) => (state === "ordered" ? sum : sum + value), 0);
+}
+
+function mostly({ idle_by_cause }) {
+  const [cause, most] = Object.entries(idle_by_cause).reduce((a, b) => (b[1] > a[1] ? b : a));
+  return most > 0 ? IDLE_CAUSES[cause] : "";
+}
+
+function dollars({ usd }) {
+  return usd == null ? "–" : usd.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+}
+
+function unpriced({ priced, parts }) {
+  return priced < parts ? `without ${parts - priced} workloads whose price is not known` : "";
+}
+
+function leftOut({ left_out }) {
+  return left_out.length ? `without ${left_out.map(({ name }) => name).join(", ")}: their GPUs are not known` : "";
+}
