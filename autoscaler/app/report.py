@@ -205,7 +205,17 @@ def _of_record(options: ReportOptions, folder: Path, console: Console) -> tuple[
     rows = [spec_row(book.policies[name].spec) for name in names]
     spec = Spec(*(np.array(column) for column in zip(*rows, strict=True)))
     load, profiles = measure_load(recorded.history, spec, np.full(len(names), math.nan))
-    made = compute(str(folder), recorded.history, load, profiles, recorded.facts, spec, names, stage=_stages(console))
+    made = compute(
+        str(folder),
+        recorded.history,
+        load,
+        profiles,
+        recorded.facts,
+        spec,
+        names,
+        notes=recorded.gpu_use,
+        stage=_stages(console),
+    )
     return made, recorded.history
 
 

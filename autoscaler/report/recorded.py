@@ -13,6 +13,7 @@ from autoscaler.adapters.record.rows import TRAFFIC_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.ports import Unavailable
 from autoscaler.report.facts import ServiceFacts
+from autoscaler.report.gpu_use import read_use
 from autoscaler.report.history import FleetHistory, Span, Steps
 
 GROWN = ("finished", "first_tokens", "prompt_tokens", "generation_tokens", "gap_s", "gaps")
@@ -27,6 +28,7 @@ class Recorded(NamedTuple):
     history: FleetHistory
     facts: ServiceFacts
     policies: tuple[str, ...]  # names, the last one of each service; "": none
+    gpu_use: tuple[str, ...]  # sentences, see `read_use`
 
 
 def read_record(record: Record, start_s: float, end_s: float, namespaces: tuple[str, ...]) -> Recorded:
@@ -50,10 +52,11 @@ def read_record(record: Record, start_s: float, end_s: float, namespaces: tuple[
     _fill_counts(record, span, row_of, columns, ticked)
     _fill_traffic(record, span, row_of, columns)
     facts, policies = _read_facts(record, row_of, len(rows))
+    gpu_use = read_use(record, span, namespaces)
     problems = [*record.problems]
     if missing := int((~ticked).sum()):
         problems.append(f"record: in {missing} of {steps} steps no tick was recorded")
-    return Recorded(FleetHistory(span, tuple(rows), columns, tuple(problems)), facts, policies)
+    return Recorded(FleetHistory(span, tuple(rows), columns, tuple(problems)), facts, policies, gpu_use)
 
 
 def _ticked(record: Record, span: Span) -> BoolColumn:

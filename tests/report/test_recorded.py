@@ -9,6 +9,8 @@ from rich.console import Console
 
 from autoscaler.adapters.record.reader import Record
 from autoscaler.app.report import ReportOptions, make_report
+from autoscaler.core.gpu_totals import GpuTotals
+from autoscaler.core.gpu_use import GpuState
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.tally import COUNTED, Tally, TallyState, advance
 from autoscaler.ports import Unavailable
@@ -73,6 +75,26 @@ def test_a_report_is_made_of_a_record_alone(tmp_path):
     report = make_report(options(tmp_path / "record"), Console(quiet=True))
     assert [str(name) for name in report.services] == ["ns/w0", "ns/w1"]
     assert report.policies == ("interactive", "batch")
+
+
+def test_idle_gpus_of_a_record_are_told_by_namespace(tmp_path):
+    ticks = spread()
+    write(tmp_path / "record", ticks)
+    totals = GpuTotals()
+    for tick in ticks:
+        totals.add(tick.input, tick.decision, np.ones(1), 1)
+    sums = totals.of_workloads
+    with Record(tmp_path / "record") as record:
+        found = list(record.query("SELECT sum(gpu_s) FROM gpu_use GROUP BY kind ORDER BY kind"))
+        recorded = read_record(record, -math.inf, math.inf, ())
+        nobody = read_record(record, -math.inf, math.inf, ("other",))
+    assert [row[0] for _, row in found] == pytest.approx([sums.idle_gpu_s.sum(), sums.gpu_s.sum()], abs=20)
+    total_h = sums.gpu_s[: GpuState.ORDERED].sum() / 3600
+    (said,) = recorded.gpu_use
+    assert said.startswith(f"GPUs of ns: {total_h:.1f} GPU-hours, of which {sums.idle_gpu_s.sum() / 3600:.1f} idle, ")
+    assert "1 without a price: ns/w1" in said
+    assert "; kept by: " in said
+    assert nobody.gpu_use == ()
 
 
 def test_less_than_an_hour_is_refused_with_what_there_is(tmp_path):

@@ -1,8 +1,9 @@
 """One file of a record: an SQLite database with the ticks of at most a day.
 
 Plain tables have what people ask for, and any tool that opens SQLite reads them: counts where they change, traffic by
-five minutes, changes with their sentences, policies as they were loaded, owners and problems. The table `blocks` has
-each tick in compressed streams (`stream.py`): what was decided, and from which inputs and memory.
+five minutes, what GPUs are used for by the hour, changes with their sentences, policies as they were loaded, owners and
+problems. The table `blocks` has each tick in compressed streams (`stream.py`): what was decided, and from which inputs
+and memory.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ TABLES = {
     "traffic": (
         f"workload INTEGER, from_s INTEGER, seconds INTEGER, {', '.join(f'{name} INTEGER' for name in TRAFFIC)}, "
         "PRIMARY KEY (workload, from_s)"
+    ),
+    # Sums over at most an hour from `from_s` on, by "state" and by "cause"; without a price: usd is NULL.
+    "gpu_use": (
+        "workload INTEGER, from_s INTEGER, kind TEXT, name TEXT, gpu_s INTEGER, usd REAL, "
+        "PRIMARY KEY (workload, from_s, kind, name)"
     ),
     "changes": (
         "tick INTEGER, at_s INTEGER, workload INTEGER, before INTEGER, after INTEGER, outcome TEXT, detail TEXT, "

@@ -11,8 +11,11 @@ import numpy as np
 
 from autoscaler.adapters.record.file import TRAFFIC, RecordFile
 from autoscaler.adapters.record.values import Decided
+from autoscaler.config.prices import shares_of
 from autoscaler.core import tally
 from autoscaler.core.explain.sentence import binding_stages
+from autoscaler.core.gpu_totals import GpuTotals
+from autoscaler.core.gpu_use import GpuState, IdleCause
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.types import Recommender, Signal
 from autoscaler.core.table.columns import BoolColumn, IntColumn
@@ -21,6 +24,9 @@ from autoscaler.ports import ChangeStatus, TickRecord
 
 TRAFFIC_S = 300
 """Seconds of one row of traffic."""
+
+USE_S = 3600
+"""Most seconds of one row of what GPUs are used for."""
 
 MAX_SENTENCE = 160
 """Characters of a sentence that are kept: its first reasons. The whole one is said again where inputs are kept."""
@@ -53,6 +59,8 @@ class TableRows:
         self._proposed: dict[WorkloadRef, tuple[int, ChangeStatus]] = {}
         self._tally: TallyState | None = None
         self._traffic: dict[int, tuple[int, dict[str, float]]] = {}  # by workload: begin of its row, and sums
+        self._use, self._use_from_s = GpuTotals(), 0.0
+        self._use_of: IntColumn = np.empty(0, np.int64)  # numbers of the workloads that are summed up
 
     def take_pending(self) -> dict[str, list[tuple[Any, ...]]]:
         """Return the rows that are to be written now."""
@@ -62,6 +70,7 @@ class TableRows:
     def go_on(self, file: RecordFile) -> None:
         """Go on in a file, which may have rows already: what holds is written again with the next tick."""
         self.pending, self._traffic = {}, {}
+        self._use.restart()
         self._workloads = {tuple(key): number for number, *key in file.rows(WORKLOADS)}
         self._numbers = (), np.empty(0, np.int64)
         self._facts, self._counts, self._owners, self._problems = {}, {}, {}, {}
@@ -97,6 +106,7 @@ class TableRows:
         self._note_changes(tick, number, decided.workload)
         self._note_problems(tick, number)
         self._count_traffic(tick, decided.workload)
+        self._count_use(tick, decided.workload)
 
     def end_traffic(self, wall_s: float = inf) -> None:
         """Add the rows of traffic that are over by then."""
@@ -104,6 +114,28 @@ class TableRows:
             if not from_s <= wall_s < from_s + TRAFFIC_S:
                 del self._traffic[workload]
                 self._add("traffic", (workload, from_s, *(round(sums[name]) for name in ("seconds", *TRAFFIC))))
+
+    def end_use(self) -> None:
+        """Add the rows of what GPUs were used for, and begin new ones."""
+        sums = self._use.of_workloads
+        priced = sums.unpriced_s == 0
+        for kind, names, gpu_s in (("state", GpuState, sums.gpu_s), ("cause", IdleCause, sums.idle_gpu_s)):
+            for code, row in zip(*(each.tolist() for each in np.nonzero(gpu_s >= 0.5)), strict=True):
+                usd = round(float(sums.usd[code, row]), 6) if kind == "state" and priced[row] else None
+                key = int(self._use_of[row]), round(self._use_from_s), kind, names(code).published
+                self._add("gpu_use", (*key, round(float(gpu_s[code, row])), usd))
+        self._use.restart()
+
+    def _count_use(self, tick: TickRecord, workload: IntColumn) -> None:
+        """Add the tick to the rows of what GPUs are used for."""
+        if not self._use.seconds:
+            self._use_from_s = tick.wall_s
+        elif tick.wall_s // USE_S != self._use_from_s // USE_S:
+            self.end_use()
+            self._use_from_s = tick.wall_s
+        groups = tick.input.fleet.groups.groups
+        self._use.add(tick.input, tick.decision, shares_of(groups), most_pools=0)
+        self._use_of = workload
 
     def _add(self, table: str, row: tuple[Any, ...]) -> None:
         self.pending.setdefault(table, []).append(row)

@@ -184,6 +184,7 @@ class FolderWriter:
         """Write all that is pending, and close the file. Raises as `flush`."""
         try:
             self._rows.end_traffic()
+            self._rows.end_use()
             self.flush()
         finally:
             if self._file is not None:
