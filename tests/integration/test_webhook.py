@@ -140,5 +140,5 @@ async def test_port_in_use_ends_it_with_one_line(certificates: Certificates, tmp
             command = Command(tmp_path, COMMAND, "webhook", *arguments)
             assert await command.ended() == 2
             (line,) = [line for line in command.err.splitlines() if line.startswith("error: ")]
-            assert f"127.0.0.1:{port}" in line
+            assert f"port {port} on 127.0.0.1 is in use" in line
             assert "Traceback" not in command.err

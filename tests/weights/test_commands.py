@@ -47,7 +47,7 @@ def test_model_is_pulled_listed_verified_and_removed(tmp_path: Path, hub: FakeHu
     (Path(path) / "model.safetensors").resolve().write_bytes(b"x")
     damaged = weights("verify", SOURCE, "--root", root)
     assert damaged.returncode == 1
-    assert "'model.safetensors': it has 1 bytes; allowed: 200" in damaged.stdout
+    assert "'model.safetensors': it has 1 bytes; expected: 200" in damaged.stdout
     assert weights("rm", SOURCE, "--root", root).stdout == f"{SOURCE}: removed, 0.0002 GB\n"
     assert weights("ls", "--root", root).stdout == ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -13,7 +14,8 @@ from autoscaler.config.yaml import read_text
 from autoscaler.sim.engine.profiles import NAMES, FieldError, Profile, ReplicaSpec, find_profile
 
 MOST_BYTES = 64 << 10
-GPUS = "gpus"
+GPUS, PRODUCT = "gpus", "product"
+_PRODUCT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ALLOWED: dict[str, tuple[float, float]] = {
     GPUS: (0.001, 1024.0),
     "step_s": (1e-6, 60.0),
@@ -53,7 +55,9 @@ def find(name: str) -> tuple[str, ReplicaSpec]:
 
 def write(replica_spec: ReplicaSpec) -> str:
     """Return the text of a profile file. Raises ProfileError for a profile that `read` would refuse."""
-    content = {GPUS: replica_spec.gpus, **asdict(replica_spec.profile)}
+    content: dict[str, Any] = {GPUS: replica_spec.gpus, **asdict(replica_spec.profile)}
+    if replica_spec.product:
+        content[PRODUCT] = replica_spec.product
     try:
         for name, value in content.items():
             _check(name, value)
@@ -81,8 +85,8 @@ def read(path: Path) -> ReplicaSpec:
     lines: dict[str, int] = {}
     for name, value, line in _fields(text):
         where = f"{path}, line {line}"
-        if name not in _ALLOWED:
-            allowed = ", ".join([GPUS, *sorted(names)])
+        if name not in _ALLOWED and name != PRODUCT:
+            allowed = ", ".join([GPUS, PRODUCT, *sorted(names)])
             raise ProfileError(f"{where}: unknown field {shown(name)}, found {shown(value)}; allowed: {allowed}")
         if name in lines:
             raise ProfileError(
@@ -95,9 +99,9 @@ def read(path: Path) -> ReplicaSpec:
         content[name], lines[name] = value, line
     if missing := sorted(_REQUIRED - content.keys()):
         raise ProfileError(f"{path}: {', '.join(missing)} missing")
-    gpus = float(content.pop(GPUS, 1.0))
+    gpus, product = float(content.pop(GPUS, 1.0)), str(content.pop(PRODUCT, ""))
     try:
-        replica_spec = ReplicaSpec(Profile(**content), gpus)
+        replica_spec = ReplicaSpec(Profile(**content), gpus, product)
         replica_spec.check_weights()
     except FieldError as error:
         raise ProfileError(f"{path}, line {lines[error.field]}: {error}") from error
@@ -124,6 +128,10 @@ def _beyond(text: str, at: int) -> int:
 
 
 def _check(name: str, value: Any) -> None:
+    if name == PRODUCT:
+        if not (isinstance(value, str) and _PRODUCT.fullmatch(value)):
+            raise ValueError(f"{name} is {shown(value)}; it must be letters, digits, '.', '_' and '-', at most 63")
+        return
     least, most = _ALLOWED[name]
     whole = isinstance(least, int)
     numeric = isinstance(value, int if whole else int | float) and not isinstance(value, bool)

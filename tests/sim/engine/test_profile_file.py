@@ -43,7 +43,7 @@ def content(**changes: object) -> dict[str, object]:
     [
         ("{", "line 1: not JSON"),
         ("[]", "not a mapping"),
-        (json.dumps(content(steps=1)), "unknown field 'steps', found 1; allowed: gpus, block_size"),
+        (json.dumps(content(steps=1)), "unknown field 'steps', found 1; allowed: gpus, product, block_size"),
         (json.dumps({"step_s": 0.01}), "kv_capacity_tokens, .* missing"),
         (json.dumps(content(step_s=-1.0)), "step_s is -1.0; it must be a number from 1e-06 to 60$"),
         (json.dumps(content(step_s=0)), "step_s is 0; it must be a number from 1e-06"),
@@ -65,6 +65,7 @@ def content(**changes: object) -> dict[str, object]:
         (json.dumps(content(step_s=1e-300)), "step_s is 1e-300; it must be a number from 1e-06"),
         (json.dumps(content(gpus=1e308)), "gpus is 1e.308; it must be a number from"),
         (json.dumps(content(weight_bytes=1e300)), "weight_bytes is 1e.300; it must be a number from 0"),
+        (json.dumps(content(product="a b")), "product is 'a b'; it must be letters, digits"),
         ("[" * 60_000, "not JSON"),
         (" " * (profile_file.MOST_BYTES + 1), f"more than {profile_file.MOST_BYTES} bytes"),
     ],
@@ -91,7 +92,7 @@ def test_invalid_file_is_named_with_its_error(tmp_path: Path, text: str, said: s
         (
             '"gpus": 0.14,',
             '"gpus": 0.14, "a \\" : {\\n": [1],\n "speed": 3,',
-            r"line 2: unknown field 'a \" : {\\n', found \[1\]; allowed: gpus, block_size",
+            r"line 2: unknown field 'a \" : {\\n', found \[1\]; allowed: gpus, product, block_size",
         ),
         (
             '"max_model_len": 4096,',

@@ -62,9 +62,10 @@ def test_impossible_profile_is_refused(field: str, value: int, message: str) -> 
 
 def test_every_named_profile_has_a_plausible_speed() -> None:
     for name in NAMES:
-        found, gpus = find_profile(name)
+        found, gpus, product = find_profile(name)
         assert found.kv_capacity_tokens > found.max_model_len >= 4096
         assert 0.1 < gpus <= 4
+        assert product
         alone_tokens_per_s = 1 / (found.step_s + found.sequence_s)
         assert 25 < alone_tokens_per_s < 180
         prefill_tokens_per_s = 1 / found.prompt_token_s

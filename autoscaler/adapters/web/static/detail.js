@@ -223,7 +223,7 @@ function skeleton(root, namespace, name) {
     parts.weights,
     parts.chain,
     parts.figures,
-    element("section", { class: "card", "aria-label": "Recent history" }, element("p", { class: "span" }, parts.span, " ", parts.recorded), parts.chart),
+    element("section", { class: "card", "aria-label": "Recent history" }, parts.chart, element("p", { class: "span" }, parts.span, " ", parts.recorded)),
     element(
       "div",
       { class: "columns" },
