@@ -258,7 +258,7 @@ TARGETS: tuple[ScaleTarget, ...] = (
         "llminferenceservices",
         "KServe 0.20",
         refusal=f"{_WITHOUT}the Deployment or LeaderWorkerSet that KServe creates for it, if neither spec.replicas nor "
-        "spec.scaling is set",
+        "spec.scaling is set, or put the trigger of KEDA into spec.scaling.keda.triggers",
         passes_on=True,
     ),
     ScaleTarget(

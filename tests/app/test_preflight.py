@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from autoscaler.adapters.kubernetes.api.listing import list_all
 from autoscaler.app.preflight import PreflightOptions, preflight
 from autoscaler.cli.main import main
 from autoscaler.config.settings import KubeSettings, PrometheusSettings
-from tests.config.preflight.scene import BUDGET, CHAT, QUERY, SCALER, changed, options
+from tests.config.preflight.scene import BUDGET, CHAT, NIGHTLY, QUERY, SCALER, changed, options
 from tests.harness.kube_api import KubeApi
 from tests.harness.process import free_port
 from tools.preflight_cases import judged
@@ -160,3 +161,59 @@ async def test_a_cluster_is_read_and_not_written(kube_api: KubeApi, namespace: s
     kinds = {(each["kind"], each["metadata"]["name"]) for each in listed.objects if "namespace" in each["metadata"]}
     assert kinds == {("Deployment", "chat"), ("PodDisruptionBudget", "chat")}
     assert not listed.problems
+
+
+def role(name: str, verb: str, resource: str = "*") -> dict[str, Any]:
+    rule = {"apiGroups": ["*"], "resources": [resource], "verbs": [verb]}
+    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": name}, "rules": [rule]}
+
+
+@pytest.mark.integration
+async def test_a_scaled_object_of_a_cluster_is_checked(
+    kube_api: KubeApi, namespace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    rules = "rules: [{seriesQuery: DCGM_FI_DEV_FB_USED, name: {as: fullness}, metricsQuery: sum(x)}]"
+    adapter = {"name": "adapter", "image": "registry.k8s.io/prometheus-adapter/prometheus-adapter:v0.12.0"}
+    volume = {"name": "config", "configMap": {"name": "rules"}}
+    metric = {"type": "Pods", "pods": {"metric": {"name": "fullness"}, "target": {"type": "AverageValue"}}}
+    metric["pods"]["target"]["averageValue"] = "1"
+    scaler = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "nightly"}}
+    scaler["spec"] = {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "nightly"}}
+    scaler["spec"] |= {"maxReplicas": 3, "metrics": [metric]}
+    mounted = json.loads(json.dumps(LOUD[NIGHTLY]))
+    mounted["metadata"] = {"name": "adapter"}
+    mounted["spec"]["template"]["spec"] = {"containers": [adapter], "volumes": [volume]}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "rules"}, "data": {"config.yaml": rules}}
+    for each in (LOUD[CHAT], LOUD[SCALER], LOUD[NIGHTLY], mounted, scaler, config):
+        document: dict[str, Any] = json.loads(json.dumps(each))
+        document["metadata"]["namespace"] = namespace
+        document.get("spec", {}).get("template", {}).get("spec", {}).pop("priorityClassName", None)
+        await kube_api.apply(document)
+    may = await kube_api.service_account(namespace, "reader", role("all", "list"), role("config", "get", "configmaps"))
+    may_not = await kube_api.service_account(namespace, "stranger", role("all", "list"))
+    told = {}
+    for user in (may, may_not):
+        monkeypatch.setenv("KUBECONFIG", str(kube_api.kubeconfig(user)))
+        await preflight(PreflightOptions((), kube=KubeSettings(), namespaces=(namespace,), form="json"))
+        told[user.name] = json.loads(capsys.readouterr().out)
+    found = {(each["id"], each["object"]) for each in told[may.name]["findings"]}
+    assert ("VA1205", f"ScaledObject/{namespace}/chat") in found
+    assert ("VA1212", f"HorizontalPodAutoscaler/{namespace}/nightly") in found
+    refused = {each["object"]: each["reason"] for each in told[may_not.name]["not_checked"]}
+    assert refused["ConfigMap//"].startswith("403")
+
+
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "how-to" / "platforms").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_manifests_of_platform_pages_are_good(page: Path, tmp_path: Path):
+    file = tmp_path / "shown.yaml"
+    file.write_text("---\n".join(re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)))
+    assert len(page.read_text().splitlines()) <= 60
+    if not file.read_text():
+        return
+    told = json.loads(invoke(file, "--json", "--fail-on", "never").output)
+    assert [each["message"] for each in told["findings"] if each["severity"] != "note"] == []
+    checked = CliRunner().invoke(main, ["check", str(file)])
+    assert (checked.exit_code, "warning" in checked.output) == (0, False), checked.output

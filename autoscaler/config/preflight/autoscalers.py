@@ -14,13 +14,14 @@ from autoscaler.config.preflight.facts import NO_SERVER, PENDING, QueryFacts
 from autoscaler.config.preflight.history import REPLICAS, PastReadings
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
 from autoscaler.config.preflight.promql import ParsedQuery, Unparsed
-from autoscaler.config.preflight.workloads import Autoscaler, ModelWorkload, Scene, Target, Trigger
+from autoscaler.config.preflight.workloads import Autoscaler, ModelWorkload, Scene, Target, Trigger, quantity
 from autoscaler.config.yaml import read_documents
 
 FORMULA = ("advanced", "scalingModifiers", "formula")
 KEDA_COOLDOWN_S = 300
 _BY_REQUESTS = "a ScaledObject on the sum of vllm:num_requests_running and vllm:num_requests_waiting of this model"
 _NO_WAKE = ("cpu", "memory")  # types of triggers that count nothing while there is no pod
+_PAUSED = "autoscaling.keda.sh/paused"
 _ADOPTS = "scaledobject.keda.sh/transfer-hpa-ownership"
 
 
@@ -95,7 +96,20 @@ def _target(fleet: Scene, each: Autoscaler) -> Iterator[Result]:
             yield not_checked(each.thing, each.target_loc, "target and its engine", reason)
 
 
+def _is_true(text: str) -> bool:
+    """Return whether KEDA takes the value of an annotation for yes; what it does not understand means yes."""
+    return text not in ("0", "f", "F", "false", "False", "FALSE")
+
+
 def _bounds(each: Autoscaler) -> Iterator[Result]:
+    for key, is_on in ((_PAUSED, _is_true), (f"{_PAUSED}-replicas", bool)):
+        if each.thing.kind == "ScaledObject" and is_on(each.thing.annotations.get(key, "0" if key == _PAUSED else "")):
+            why = (
+                "While the annotation is there KEDA deletes its HPA, and neither load nor a failure changes the count."
+            )
+            loc = ("metadata", "annotations", key)
+            yield found("VA1224", each.thing, loc, "the autoscaler is paused", why, "remove the line", "warning")
+            break
     if each.least is None or each.most is None:
         for value, loc in ((each.least, each.least_loc), (each.most, each.most_loc)):
             if value is None and each.thing.at(*loc) is not None:
@@ -111,6 +125,10 @@ def _bounds(each: Autoscaler) -> Iterator[Result]:
             why,
             f"at most {each.most}",
         )
+    elif each.least == 0 and each.thing.kind == "HorizontalPodAutoscaler" and _needs_pods(each):
+        why = "Without a pod there is no metric of pods, so the API server wants an Object or External metric for zero."
+        fix = "minReplicas: 1, or a metric of what is in front of the pods"
+        yield found("VA1224", each.thing, each.least_loc, "the HPA cannot scale from zero", why, fix)
     elif each.least == each.most and each.idle is None:
         why = "Minimum and maximum are equal, so the count never changes."
         yield found(
@@ -132,6 +150,10 @@ def _bounds(each: Autoscaler) -> Iterator[Result]:
             why,
             "idleReplicaCount: 0",
         )
+
+
+def _needs_pods(each: Autoscaler) -> bool:
+    return not each.owned and not any(trigger.type in ("Object", "External") for trigger in each.triggers)
 
 
 def _metrics(fleet: Scene, each: Autoscaler, workload: ModelWorkload | None) -> Iterator[Result]:
@@ -169,6 +191,7 @@ def _metrics(fleet: Scene, each: Autoscaler, workload: ModelWorkload | None) -> 
             continue
         if each.keda or trigger.type not in ("Pods", "External", "Object"):
             continue
+        yield from _beyond_slots(each, trigger, workload)
         names = [name, *_adapter_names(fleet, name)]
         if memory := next((made for made in names if promql.is_gpu_memory(made)), ""):
             why = f"{memory} is the memory that the engine takes at its start, idle or busy. It gives nothing back."
@@ -180,6 +203,21 @@ def _metrics(fleet: Scene, each: Autoscaler, workload: ModelWorkload | None) -> 
             yield not_checked(
                 each.thing, trigger.loc, f"metric {shown(name)}", "its query belongs to the metrics adapter"
             )
+
+
+def _beyond_slots(each: Autoscaler, trigger: Trigger, workload: ModelWorkload) -> Iterator[Result]:
+    """Compare a target of an HPA on running requests with what a replica can run."""
+    target, slots = trigger.number("averageValue"), workload.slots
+    if slots is None or not promql.is_running(trigger.name) or target * (1 + promql.TOLERANCE) < slots:
+        return
+    if not math.isnan(target):
+        loc = (*trigger.loc, trigger.type[:1].lower() + trigger.type[1:], "target", "averageValue")
+        why = (
+            f"A replica runs at most {slots:g} requests, and {slots:g} / {target:g} is not above 1 by more than the"
+            f" HPA's tolerance of {promql.TOLERANCE:g}: the metric never adds a replica."
+        )
+        message = f"target {target:g} is more than a replica can hold (--max-num-seqs {slots:g})"
+        yield found("VA1209", each.thing, loc, message, why, f'averageValue: "{math.floor(slots * 0.75)}"')
 
 
 def _adapter_names(fleet: Scene, name: str) -> list[str]:
@@ -369,10 +407,7 @@ def _behavior(each: Autoscaler) -> Iterator[Result]:
             why = "The HPA never adds a replica."
             loc = (*base, direction, "selectPolicy")
             yield found("VA1224", each.thing, loc, "scaling up is disabled", why, "selectPolicy: Max")
-        try:
-            tolerance = float(str(rules.get("tolerance", "0")))
-        except ValueError:
-            continue
+        tolerance = quantity(rules.get("tolerance"))
         if tolerance > 0.3:
             why = (
                 f"Changes of up to {tolerance:.0%} are ignored: {math.ceil(1 / tolerance)} replicas are the fewest at"

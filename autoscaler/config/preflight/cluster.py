@@ -9,7 +9,7 @@ from autoscaler.catalog.node_labels import INSTANCE_LABELS, NODE_POOL_LABELS
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.preflight import nodes
-from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
+from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked, selects
 from autoscaler.config.preflight.workloads import EnginePod, ModelWorkload, Scene, quantity
 from autoscaler.config.yaml import Loc, read_documents
 
@@ -182,12 +182,10 @@ def _consolidates(pool: Manifest) -> bool:
 def _guarding(fleet: Scene, workload: ModelWorkload) -> str:
     """Return how a disruption budget guards a workload: it "blocks" evictions, or "limits" them; "": there is none."""
     for budget in fleet.objects.of_kind("PodDisruptionBudget"):
-        labels = budget.texts("spec", "selector", "matchLabels")
-        if (
-            budget.namespace != workload.thing.namespace
-            or not labels
-            or not labels.items() <= workload.pod.labels.items()
-        ):
+        selector = budget.at("spec", "selector")
+        if budget.namespace != workload.thing.namespace or selector is None:
+            continue
+        if not selects(selector, workload.pod.labels):
             continue
         unavailable, available = budget.at("spec", "maxUnavailable"), budget.at("spec", "minAvailable")
         least = fleet.least(workload)
@@ -230,8 +228,8 @@ def _charged(workload: ModelWorkload, key: str) -> float:
         resource = key.removeprefix("limits.")
         if resource not in ("cpu", "memory"):
             return 0.0  # extended resources are counted by requests alone
-        return sum(_limit(pod, resource) for pod in workload.pods)
-    return sum(pod.need(resource) for pod in workload.pods)
+        return sum(_limit(pod, resource) * pod.count for pod in workload.pods)
+    return sum(pod.need(resource) * pod.count for pod in workload.pods)
 
 
 def _limit(pod: EnginePod, resource: str) -> float:

@@ -23,6 +23,7 @@ _SHORT = {
 }
 _SHORT |= {"-O": "optimization-level", "-cc": "compilation-config"}
 _REFERENCE = re.compile(r"\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
+_SHELL_REFERENCE = re.compile(r"\$(?:\{([a-zA-Z_]\w*)\}|([a-zA-Z_]\w*))", re.ASCII)
 _PLAIN_SCRIPT = re.compile(r"[^$`;&|<>(){}*?\n]*")
 EXTRA_ARGS = ("VLLM_ADDITIONAL_ARGS", "VLLM_EXTRA_ARGS", "VLLM_ARGS")  # variables that a platform's script appends
 _SWITCHES = frozenset(
@@ -97,6 +98,16 @@ def read_command(container: object, loc: Loc) -> Command | None:
     return _parse(words[serve or module :], args, understood, positional=bool(serve), starts=bool(serve or module))
 
 
+def of_keywords(arguments: Mapping[str, object], model: str, loc: Loc) -> Command:
+    """Return the options of an engine that Python code starts: those of its keyword arguments, at one place."""
+    options = {
+        str(name).replace("_", "-"): EngineOption("" if value is True else str(value)[:MAX_SCRIPT], loc)
+        for name, value in list(arguments.items())[:MAX_WORDS]
+        if value is not False and isinstance(value, str | int | float)
+    }
+    return Command(options, model, loc, args_loc=loc, understood=False)
+
+
 def of_words(text: str, loc: Loc) -> dict[str, EngineOption]:
     """Return the options of a line such as VLLM_ADDITIONAL_ARGS."""
     return dict(_parse([(word, loc) for word in _split(text)], loc, True, positional=False, starts=False).options)
@@ -148,8 +159,11 @@ def _words(container: object, loc: Loc) -> tuple[list[tuple[str, Loc]], bool]:
             word = str(each) if isinstance(each, str | int | float) and not isinstance(each, bool) else ""
             word = _REFERENCE.sub(lambda match: known.get(match[1], match[0]), word[:MAX_SCRIPT])
             place = (*loc, part, index)
+            if _SHELL_FLAG.fullmatch(before) and word == "--":
+                continue
             if _SHELL_FLAG.fullmatch(before):
                 script = word.replace("\\\n", " ").strip()
+                script = _SHELL_REFERENCE.sub(lambda match: known.get(match[1] or match[2], match[0]), script)
                 understood = understood and bool(_PLAIN_SCRIPT.fullmatch(script))
                 found += [(each, place) for each in _engine_line(script)]
             else:

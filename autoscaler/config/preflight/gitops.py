@@ -12,7 +12,8 @@ from autoscaler.config.preflight.objects import Manifest, Result, found, not_che
 from autoscaler.config.preflight.workloads import ModelWorkload, Scene
 from autoscaler.config.yaml import Loc, read_documents
 
-_TRACKING, _INSTANCE = "argocd.argoproj.io/tracking-id", "app.kubernetes.io/instance"
+_TRACKING = "argocd.argoproj.io/tracking-id"
+_INSTANCES = ("argocd.argoproj.io/instance", "app.kubernetes.io/instance")  # labels, as argocd-cm says
 _KUSTOMIZE, _HELM = "kustomize.toolkit.fluxcd.io", "helm.toolkit.fluxcd.io"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _RESPECT = "RespectIgnoreDifferences=true"
@@ -73,7 +74,7 @@ def _states_replicas(thing: Manifest) -> bool | None:
 def _application(fleet: Scene, thing: Manifest) -> Manifest | None:
     applications = [each for each in fleet.objects.of_kind("Application") if "argoproj" in each.text("apiVersion")]
     tracked = thing.annotations.get(_TRACKING, "").partition(":")[0].rpartition("_")[2]
-    instance = thing.labels.get(_INSTANCE, "")
+    instance = next((thing.labels[key] for key in _INSTANCES if key in thing.labels), "")
     for each in applications:
         if tracked and each.name == tracked:
             return each

@@ -11,7 +11,7 @@ from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.preflight.autoscalers import parsed, seconds
 from autoscaler.config.preflight.facts import PENDING, QueryFacts
 from autoscaler.config.preflight.history import CREATED, PastReadings
-from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
+from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked, selects
 from autoscaler.config.preflight.patterns import compiled, fits
 from autoscaler.config.preflight.queries import samples_of
 from autoscaler.config.preflight.workloads import ModelWorkload, Scene
@@ -92,20 +92,16 @@ def _allow_list(thing: Manifest, loc: Loc) -> Iterator[Result]:
 
 def _selected(fleet: Scene, monitor: Manifest) -> list[ModelWorkload]:
     """Return the workloads whose pods a monitor selects, by their own labels or by those of a Service."""
-    labels = monitor.texts("spec", "selector", "matchLabels")
-    if monitor.at("spec", "selector", "matchExpressions"):
-        return []
+    selector = monitor.map("spec", "selector")
     names = monitor.list("spec", "namespaceSelector", "matchNames")
     spaces = [str(each) for each in names] or [monitor.namespace]
     if monitor.at("spec", "namespaceSelector", "any") is True:
         spaces = list(dict.fromkeys(each.thing.namespace for each in fleet.workloads))
     candidates = [each for space in spaces for each in fleet.in_namespace(space)]
     if monitor.kind not in _BY_SERVICE:
-        return [each for each in candidates if labels and labels.items() <= each.pod.labels.items()]
+        return [each for each in candidates if selects(selector, each.pod.labels)]
     services = [
-        each
-        for each in fleet.objects.of_kind("Service")
-        if each.namespace in spaces and labels.items() <= each.labels.items()
+        each for each in fleet.objects.of_kind("Service") if each.namespace in spaces and selects(selector, each.labels)
     ]
     selectors = [(each.namespace, each.texts("spec", "selector")) for each in services]
     return [
@@ -119,10 +115,18 @@ def _selected(fleet: Scene, monitor: Manifest) -> list[ModelWorkload]:
 
 
 def _monitor(fleet: Scene, monitor: Manifest, chosen: Sequence[ModelWorkload], book: PolicyBook) -> Iterator[Result]:
+    converts = ("spec", "convertClassicHistogramsToNHCB")
+    if monitor.at(*converts) is True and monitor.at("spec", "scrapeClassicHistograms") is not True:
+        why = (
+            "Histograms become native ones with custom buckets: no series ends in _bucket, and rules on them are empty."
+        )
+        fix = "scrapeClassicHistograms: true"
+        yield found("VA1603", monitor, converts, "the engine's histograms lose their bucket series", why, fix)
     for index, endpoint in enumerate(monitor.list("spec", _ENDPOINTS[monitor.kind])[:32]):
         loc: Loc = ("spec", _ENDPOINTS[monitor.kind], index)
         yield from _interval(fleet, monitor, loc, endpoint, chosen, book)
         yield from _port(fleet, monitor, loc, endpoint, chosen)
+        yield from _scheme(monitor, loc, endpoint, chosen)
         for part in _RELABELINGS:
             yield from _relabelings(monitor, (*loc, part), endpoint, part)
 
@@ -210,8 +214,7 @@ def _port(
             services = [
                 each
                 for each in fleet.objects.of_kind("Service")
-                if each.namespace == workload.thing.namespace
-                and monitor.texts("spec", "selector", "matchLabels").items() <= each.labels.items()
+                if each.namespace == workload.thing.namespace and selects(monitor.at("spec", "selector"), each.labels)
             ]
             ports = [text_at(port, "name") for each in services for port in each.list("spec", "ports")]
             where = "the Service"
@@ -226,6 +229,20 @@ def _port(
                 why,
                 f"port: {next(filter(None, ports), 'metrics')}",
             )
+            return
+
+
+def _scheme(monitor: Manifest, loc: Loc, endpoint: object, chosen: Sequence[ModelWorkload]) -> Iterator[Result]:
+    """Find engines that serve TLS alone, and are scraped without."""
+    if text_at(endpoint, "scheme").lower() == "https":
+        return
+    for workload in chosen:
+        command, containers = workload.command, workload.pod.at("containers")
+        beside = len(containers) if isinstance(containers, list) else 0
+        if command is not None and "ssl-certfile" in command.options and beside == 1:
+            why = f"{workload.thing.key} serves TLS (--ssl-certfile), and the scrape is plain HTTP: it fails each time."
+            message = "an engine with TLS is scraped without"
+            yield found("VA1604", monitor, (*loc, "scheme"), message, why, "scheme: https, with a tlsConfig")
             return
 
 
@@ -258,6 +275,12 @@ def _relabelings(monitor: Manifest, loc: Loc, endpoint: object, part: str) -> It
                     why,
                     "a pattern without them",
                 )
+        target, replacement = text_at(rule, "targetLabel"), at(rule, "replacement")
+        fixed = isinstance(replacement, str) and "$" not in replacement and at(rule, "regex") is None
+        if action == "replace" and target in ("pod", "namespace") and fixed:
+            why = f"Each series gets the same {target}, so none belongs to its workload."
+            message = f"the relabelling overwrites the label {target}"
+            yield found("VA1602", monitor, place, message, why, "remove the rule, or write another label")
         sources = at(rule, "sourceLabels")
         if part == "metricRelabelings" and sources == ["__name__"] and action in ("drop", "keep"):
             yield from _dropped(monitor, place, pattern, action)

@@ -37,6 +37,8 @@ def required(pod: EnginePod) -> list[dict[str, list[str]]]:
             values = at(each, "values")
             if text_at(each, "operator") == "In" and isinstance(values, list):
                 wanted[text_at(each, "key")] = [str(value) for value in values]
+            elif text_at(each, "operator") == "Exists" and text_at(each, "key") in node_labels.CAPACITY_TYPES:
+                wanted[text_at(each, "key")] = list(node_labels.CAPACITY_TYPES[text_at(each, "key")])
         alternatives.append(wanted)
     return alternatives or [base]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from autoscaler.catalog.findings import BY_ID
@@ -16,6 +16,20 @@ CLUSTER_SCOPED = frozenset(
 )
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 MAX_SHOWN = 300  # characters of a value within a sentence
+
+
+def selects(selector: object, labels: Mapping[str, str]) -> bool:
+    """Return whether a selector of labels fits: matchLabels and matchExpressions; an empty one fits all."""
+    if any(labels.get(key) != value for key, value in mapping(at(selector, "matchLabels")).items()):
+        return False
+    expressions = at(selector, "matchExpressions")
+    for each in expressions if isinstance(expressions, list) else []:
+        key, values = text_at(each, "key"), at(each, "values")
+        among = labels.get(key) in (values if isinstance(values, list) else [])
+        held = {"In": among, "NotIn": not among, "Exists": key in labels, "DoesNotExist": key not in labels}
+        if not held.get(text_at(each, "operator"), False):
+            return False
+    return True
 
 
 def path_of(loc: Loc) -> str:

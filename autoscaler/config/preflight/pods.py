@@ -11,7 +11,7 @@ from autoscaler.config.drain import GRACE_S, pre_stop_s
 from autoscaler.config.preflight import nodes
 from autoscaler.config.preflight.facts import NO_SERVER, QueryFacts
 from autoscaler.config.preflight.history import AnswerTimes, PastReadings, PastStarts
-from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
+from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked, selects
 from autoscaler.config.preflight.workloads import EnginePod, ModelWorkload, Scene, quantity
 from autoscaler.config.yaml import Loc
 
@@ -419,10 +419,10 @@ def _stated_use(fleet: Scene, other: ModelWorkload, resource: str, names: set[st
 
 
 def _budget(fleet: Scene, budget: Manifest) -> Iterator[Result]:
-    labels = budget.texts("spec", "selector", "matchLabels")
-    if not labels or budget.at("spec", "selector", "matchExpressions"):
-        return
-    chosen = [each for each in fleet.in_namespace(budget.namespace) if labels.items() <= each.pod.labels.items()]
+    selector = budget.at("spec", "selector")
+    if selector is None:
+        return  # it selects no pod
+    chosen = [each for each in fleet.in_namespace(budget.namespace) if selects(selector, each.pod.labels)]
     if not chosen:
         return
     least = sum(fleet.least(each) for each in chosen)

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import promql_parser as pp
+from autoscaler.config.promql import InvalidQuery, parse_query
 
-MAX_CHARS = 8192
-MAX_NESTING = 100
-
-_ENGINE = re.compile(
-    r"(?:ray_|kserve_)?(?:vllm|sglang)[:_].+|tgi_.+|trtllm_.+|nv_trt_llm_.+|nv_inference_.+|DCGM_FI_.+|container_.+"
+_LOAD = re.compile(
+    r"(?:ray_|kserve_)?(?:vllm|sglang|lmdeploy)[:_]|tgi_|trtllm_|nv_trt_llm_|nv_inference_|dynamo_component_"
+    r"|num_requests_(?:running|waiting)(?:$|_)|gpu_cache_usage_perc$"
 )
+"""Of an engine's requests; names without a prefix are those of NIM."""
+_ENGINE = re.compile(rf"(?:{_LOAD.pattern}).*|DCGM_FI_.+|container_.+")
 """Metrics that are there only while a pod of the workload is there."""
 _SURVIVES = re.compile(r"(?:vllm[:_](?:num_incoming_requests|healthy_pods)|ray_serve_).*")
 """Of a router: they count without any engine."""
-_LOAD = re.compile(r"(?:ray_|kserve_)?(?:vllm|sglang)[:_]|tgi_|trtllm_|nv_trt_llm_|nv_inference_")
+TOLERANCE = 0.1  # of the HPA
 _NAME_CHARS = 200  # of a metric's name that are looked at
 _RATIO_WORDS = frozenset({"perc", "percent", "ratio", "usage", "utilization", "utilisation", "util", "saturation"})
 _GPU_MEMORY = re.compile(
@@ -96,12 +96,17 @@ class MetricSelector(NamedTuple):
     @property
     def is_engine(self) -> bool:
         """Whether only pods of an engine (or the node of one) write it."""
-        return bool(_ENGINE.fullmatch(self.name)) and not _SURVIVES.fullmatch(self.name) and not self._is_recorded
+        return bool(_ENGINE.fullmatch(self.about)) and not _SURVIVES.fullmatch(self.about) and not self._is_recorded
 
     @property
     def is_load(self) -> bool:
         """Whether it is a metric of an engine's requests."""
-        return bool(_LOAD.match(self.name)) and not _SURVIVES.fullmatch(self.name) and not self._is_recorded
+        return bool(_LOAD.match(self.about)) and not _SURVIVES.fullmatch(self.about) and not self._is_recorded
+
+    @property
+    def about(self) -> str:
+        """Its name, or the pattern of its names."""
+        return self.name or next((m.value for m in self.matchers if m.name == "__name__" and m.op == "=~"), "")
 
     @property
     def _is_recorded(self) -> bool:
@@ -152,6 +157,10 @@ def is_gpu_use(name: str) -> bool:
     return _GPU_USE.search(name[:_NAME_CHARS]) is not None and "cache_usage" not in name and not is_gpu_memory(name)
 
 
+def is_running(name: str) -> bool:
+    return name.endswith(("num_requests_running", "num_running_reqs", "batch_current_size"))
+
+
 def is_ratio(name: str) -> bool:
     return not _RATIO_WORDS.isdisjoint(re.split(r"[_:]", name.lower()))
 
@@ -159,18 +168,10 @@ def is_ratio(name: str) -> bool:
 @lru_cache(maxsize=4096)
 def parse(text: str) -> ParsedQuery:
     """Parse an expression. Raises Unparsed for what the parser does not know, as MetricsQL."""
-    if len(text) > MAX_CHARS:
-        raise Unparsed(f"more than {MAX_CHARS} characters")
-    depth = deepest = 0
-    for sign in text:
-        depth += (sign in "([{") - (sign in ")]}")
-        deepest = max(deepest, depth)
-    if deepest > MAX_NESTING:
-        raise Unparsed(f"more than {MAX_NESTING} nested brackets")
     try:
-        root = pp.parse(text)
-    except Exception as error:  # the library raises ValueError, and others for odd text
-        raise Unparsed(" ".join(str(error).split())[:200] or "not a valid expression") from error
+        root = parse_query(text)
+    except InvalidQuery as error:
+        raise Unparsed(str(error)) from None
     return ParsedQuery(text, tuple(_selectors(root)), _shape(root), _at_zero(root) != "alive", _compares(root))
 
 
@@ -322,7 +323,10 @@ def _at_zero(node: Any) -> str:
         inside = [each for each in node.args if type(each).__name__ not in ("NumberLiteral", "StringLiteral")]
         if node.func.name in ("absent", "absent_over_time", "time") or not inside:
             return "alive"
-        return _at_zero(inside[0])
+        state = _at_zero(inside[0])
+        if state == "zero" and node.func.name in ("clamp_min", "clamp") and (_value(node.args[1]) or 0.0) > 0:
+            return "alive"
+        return state
     if kind != "BinaryExpr":
         return "alive"
     op, left, right = str(node.op), _at_zero(node.lhs), _at_zero(node.rhs)

@@ -17,16 +17,14 @@ from autoscaler.config.preflight.promql import MetricSelector, ParsedQuery, Unpa
 from autoscaler.config.preflight.workloads import Autoscaler, ModelWorkload, Scene, Trigger
 from autoscaler.config.yaml import Loc
 
-TOLERANCE = 0.1  # of the HPA
 _POD_LABELS = ("pod", "exported_pod", "pod_name")
-_OF_TARGET = frozenset(
-    {"job", "instance", "endpoint", "container", "service", "prometheus", "prometheus_replica", "node"}
-)
+_OF_TARGET = frozenset({"job", "instance", "endpoint", "container", "service", "prometheus", "node"})
 _CLUSTERS = ("cluster", "k8s_cluster", "k8s_cluster_name", "cluster_id")
 MAX_COMPARED = 2000  # series whose labels are compared with those of a query that finds none
 _MANY = 5  # names listed in a sentence
 RATES = ("rate", "irate", "increase", "delta", "idelta")
-EMPTY = "KEDA takes the empty answer for 0 without an error"
+_WITH_SECRETS = ("basic", "bearer", "tls", "custom")  # modes whose values come from a TriggerAuthentication alone
+_REPLICA_LABELS = ("prometheus_replica", "replica", "__replica__", "receive_replica", "thanos_replica")
 
 
 def check_queries(fleet: Scene, facts: QueryFacts) -> Iterator[Result]:
@@ -93,6 +91,12 @@ def _check_trigger(fleet: Scene, autoscaler: Autoscaler, trigger: Trigger, facts
             why,
             "remove the line",
         )
+    modes = [each.strip() for each in str(trigger.metadata.get("authModes", ""))[:200].split(",")]
+    if any(mode in _WITH_SECRETS for mode in modes) and not thing.map(*trigger.loc, "authenticationRef"):
+        why = "Passwords, tokens and certificates come from a TriggerAuthentication alone; KEDA refuses the trigger."
+        fix = "authenticationRef: {name: ...}"
+        place = (*trigger.loc, "metadata", "authModes")
+        yield found("VA1230", thing, place, "authModes without authenticationRef", why, fix)
     if not trigger.query:
         return
     try:
@@ -131,6 +135,12 @@ class _Query:
 
     def found(self, id: str, message: str, why: str, fix: str, severity: str = "", loc: Loc = ()) -> PreflightFinding:
         return found(id, self.thing, loc or self.loc, message, why, fix, severity)
+
+    @property
+    def _empty(self) -> str:
+        if str(self.trigger.metadata.get("ignoreNullValues")).lower() in ("false", "0", "f"):
+            return "with ignoreNullValues false KEDA counts a failure at each poll"
+        return "KEDA takes the empty answer for 0 without an error"
 
     # What the text alone tells.
 
@@ -189,7 +199,7 @@ class _Query:
                     continue
             whose = f"all engines of the namespace {namespace}" if namespace else "all engines that this server sees"
             why = f"The query adds up {whose}, so the count follows the queues of others."
-            yield self.found("VA1205", f"{selector.name} has no model or workload selector", why, self._fixed())
+            yield self.found("VA1205", f"{selector.about} has no model or workload selector", why, self._fixed())
             return
 
     def _models_now(self, selector: MetricSelector) -> set[str]:
@@ -202,6 +212,8 @@ class _Query:
             return
         namespace = selector.value("namespace", "exported_namespace")
         for matcher in selector.narrowing:
+            if matcher.name == "model_name" and matcher.op == "=~" and len(selector.narrowing) == 1:
+                yield from self._other_model(matcher, namespace)
             if matcher.name not in _POD_LABELS or matcher.op != "=~" or len(selector.narrowing) > 1:
                 continue
             spaces = [namespace] if namespace else [self.workload.thing.namespace]
@@ -214,6 +226,16 @@ class _Query:
                     yield self.found("VA1205", f"the pattern {matcher} fits pods of another workload", why, fix)
                     return
 
+    def _other_model(self, matcher: promql.Matcher, namespace: str) -> Iterator[Result]:
+        """Find another model that a pattern on the models fits too."""
+        own = self.workload.model_label if self.workload is not None else ""
+        for other in self.fleet.in_namespace(namespace) if namespace else self.fleet.workloads:
+            label = other.model_label
+            if own and label and label != own and fits(matcher.value, own) and fits(matcher.value, label):
+                why = f"The pattern also fits {label} of {other.thing.key}, whose requests count too."
+                yield self.found("VA1205", f"the pattern {matcher} fits another model", why, f'model_name="{own}"')
+                return
+
     def _model(self) -> Iterator[Result]:
         """Compare the model that is selected with the one that the command line serves."""
         label = self.workload.model_label if self.workload is not None else ""
@@ -224,7 +246,7 @@ class _Query:
             if selector.is_load and stated and stated != label:
                 why = (
                     f"The engine reports model_name={label!r}: the first --served-model-name, else the model as"
-                    f" given. {EMPTY}."
+                    f" given. {self._empty}."
                 )
                 yield self.found("VA1203", f"model_name={stated!r} is not what the engine reports", why, self._fixed())
                 return
@@ -251,25 +273,29 @@ class _Query:
         if math.isnan(threshold):
             return
         names, kind = self.expression.names, self.trigger.metric_type
-        if names and all(_is_cache_use(name) for name in names) and threshold * (1 + TOLERANCE) >= 1 and threshold <= 1:
-            why = f"The usage is at most 1, and 1 / {threshold:g} is within the HPA's tolerance of {TOLERANCE:g}."
+        if (
+            names
+            and all(_is_cache_use(name) for name in names)
+            and threshold * (1 + promql.TOLERANCE) >= 1
+            and threshold <= 1
+        ):
+            why = (
+                f"The usage is at most 1, and 1 / {threshold:g} is within the HPA's tolerance of {promql.TOLERANCE:g}."
+            )
             yield self.found("VA1209", f"threshold {threshold:g} is never exceeded", why, 'threshold: "0.7"', loc=loc)
-        if not names or not all(_is_running(name) for name in names):
+        if not names or not all(promql.is_running(name) for name in names):
             return
         if kind == "AverageValue" and self.expression.shape.grows is not True:
             return
-        command = self.workload.command if self.workload is not None else None
-        slots = command.number("max-num-seqs") if command is not None else None
-        if slots is not None and command is not None:
-            slots *= command.whole("data-parallel-size")
-            if threshold * (1 + TOLERANCE) >= slots:
-                why = (
-                    f"A replica runs at most {slots:g} requests, and {slots:g} / {threshold:g} is not above 1 by more"
-                    f" than the HPA's tolerance of {TOLERANCE:g}: the trigger never adds a replica."
-                )
-                message = f"threshold {threshold:g} is more than a replica can hold (--max-num-seqs {slots:g})"
-                yield self.found("VA1209", message, why, f'threshold: "{math.floor(slots * 0.75)}"', loc=loc)
-                return
+        slots = self.workload.slots if self.workload is not None else None
+        if slots is not None and threshold * (1 + promql.TOLERANCE) >= slots:
+            why = (
+                f"A replica runs at most {slots:g} requests, and {slots:g} / {threshold:g} is not above 1 by more than"
+                f" the HPA's tolerance of {promql.TOLERANCE:g}: the trigger never adds a replica."
+            )
+            message = f"threshold {threshold:g} is more than a replica can hold (--max-num-seqs {slots:g})"
+            yield self.found("VA1209", message, why, f'threshold: "{math.floor(slots * 0.75)}"', loc=loc)
+            return
         yield from self._held(threshold, loc)
 
     def _held(self, threshold: float, loc: Loc) -> Iterator[Result]:
@@ -284,7 +310,7 @@ class _Query:
             return
         held = [each.value for each in samples_of(self.workload, self.facts, answer)]
         most = max(held, default=math.nan)
-        if threshold * (1 + TOLERANCE) >= most > 0:
+        if threshold * (1 + promql.TOLERANCE) >= most > 0:
             why = f"While requests waited, a replica ran at most {most:g} in the last days: its KV cache was the limit."
             message = f"threshold {threshold:g} is more than a replica held"
             yield self.found("VA1209", message, why, f'threshold: "{max(1, math.floor(most * 0.75))}"', "warning", loc)
@@ -324,9 +350,7 @@ class _Query:
             if not any(_fits(selector, each.labels) for each in self._likely(selector, now)):
                 return
         first = windows[0]
-        why = (
-            f"Its series are there, and a rate needs two samples in its window: they are scraped more rarely. {EMPTY}."
-        )
+        why = f"Its series are there, but a rate needs two samples, and its window holds at most one. {self._empty}."
         message = f"{first.function} over {first.range_s:g} s returns nothing"
         yield self.found("VA1218", message, why, "a window of at least four scrape intervals, or a shorter interval")
 
@@ -377,7 +401,7 @@ class _Query:
             yield not_checked(self.thing, self.loc, f"the name {selector.name}", reason)
             return
         meant = f"; the nearest is {nearest}" if nearest else ""
-        why = f"No series had this name in {HISTORY}. The query returns nothing; {EMPTY}."
+        why = f"No series had this name in {HISTORY}. The query returns nothing; {self._empty}."
         named = selector._replace(name=nearest or selector.name)
         yield self.found("VA1201", f"no series is called {selector.name}{meant}", why, self._fixed(named))
         if nearest:
@@ -396,7 +420,7 @@ class _Query:
             if matcher.name not in labels:
                 near = get_close_matches(matcher.name, labels, n=1, cutoff=0.5)
                 meant = f"; the nearest is {near[0]}" if near else ""
-                why = f"The series have {', '.join(labels[:12])}. The query returns nothing; {EMPTY}."
+                why = f"The series have {', '.join(labels[:12])}. The query returns nothing; {self._empty}."
                 yield self.found(
                     "VA1202",
                     f"no series of {selector.name} has the label {matcher.name}{meant}",
@@ -424,7 +448,7 @@ class _Query:
         listed = ", ".join(map(shown, values[:_MANY])) + (
             f" and {len(values) - _MANY} more" if len(values) > _MANY else ""
         )
-        why = f"The series have {listed}. The query returns nothing; {EMPTY}."
+        why = f"The series have {listed}. The query returns nothing; {self._empty}."
         yield self.found("VA1203", f"no series of {selector.name} has {matcher}", why, self._fixed(selector))
 
     def _copies(self, selector: MetricSelector, fitting: list[Labels]) -> Iterator[Result]:
@@ -445,15 +469,19 @@ class _Query:
         twice: defaultdict[tuple[tuple[str, str], ...], int] = defaultdict(int)
         for labels in fitting:
             if not labels.get("server") and any(labels.get(pod) for pod in _POD_LABELS):
-                twice[tuple(sorted((k, v) for k, v in labels.items() if k not in _OF_TARGET))] += 1
+                twice[
+                    tuple(sorted((k, v) for k, v in labels.items() if k not in _OF_TARGET and k not in _REPLICA_LABELS))
+                ] += 1
         if any(count > 1 for count in twice.values()):
-            why = "Two scrape jobs, or two ports of a pod, give the same series with other labels of the target."
-            yield self.found(
-                "VA1608",
-                "a pod's series are there twice, so the sum counts its requests twice",
-                why,
-                "one scrape job and one port per pod",
+            by = next((name for name in _REPLICA_LABELS if len({each.get(name) for each in fitting}) > 1), "")
+            why = (
+                f"They differ by {by}: replicas of Prometheus, which this server does not deduplicate."
+                if by
+                else "Two scrape jobs, or two ports of a pod, give the same series with other labels of the target."
             )
+            fix = f"deduplicate by {by} at the querier" if by else "one scrape job and one port per pod"
+            message = "a pod's series are there twice, so the sum counts its requests twice"
+            yield self.found("VA1608", message, why, fix)
 
     # How it should be.
 
@@ -516,10 +544,6 @@ def _is_ratio(expression: ParsedQuery) -> bool:
 
 def _is_cache_use(name: str) -> bool:
     return name.endswith(("cache_usage_perc", "token_usage", "kv_cache_utilization"))
-
-
-def _is_running(name: str) -> bool:
-    return name.endswith(("num_requests_running", "num_running_reqs", "batch_current_size"))
 
 
 def _is_known(name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from autoscaler.catalog.accelerators import is_accelerator
@@ -16,12 +16,13 @@ from autoscaler.config.preflight.command import (
     EXTRA_ARGS,
     Command,
     EngineOption,
+    of_keywords,
     of_words,
     read_command,
     requests_device,
 )
 from autoscaler.config.preflight.objects import Manifest, Manifests
-from autoscaler.config.yaml import Loc
+from autoscaler.config.yaml import Loc, read_documents
 
 MAX_COUNT = 100_000
 MAX_AMOUNT = 1e18
@@ -139,6 +140,14 @@ class ModelWorkload:
         return command.model_label if command is not None and command.understood else ""
 
     @property
+    def slots(self) -> float | None:
+        """Requests that a replica runs at most; None: its command line does not say."""
+        most = self.command.number("max-num-seqs") if self.command is not None else None
+        return (
+            most * self.command.whole("data-parallel-size") if most is not None and self.command is not None else None
+        )
+
+    @property
     def is_batch(self) -> bool:
         return self.policy in _BATCH_CLASSES
 
@@ -196,12 +205,42 @@ def _pods(thing: Manifest) -> Iterator[EnginePod]:
         groups = thing.at(*base, "workerGroupSpecs")
         for index in range(len(groups) if isinstance(groups, list) else 0):
             template: Loc = (*base, "workerGroupSpecs", index, "template")
-            yield from _pod(thing, template, (*template, "spec"), "KubeRay")
+            for pod in _pod(thing, template, (*template, "spec"), "KubeRay"):
+                served = _of_ray_serve(thing) if index == 0 and pod.command is None else None
+                yield pod if served is None else replace(pod, command=served)
         return
     row = BY_KIND.get(kind)
     for part in row.pods if row is not None else ():
         for place in items(thing.value, part.place):
-            yield from _pod(thing, place, place if part.bare else (*place, "spec"), "")
+            for pod in _pod(thing, place, place if part.bare else (*place, "spec"), ""):
+                yield replace(pod, count=_in_group(thing, place)) if kind == "LeaderWorkerSet" else pod
+
+
+def _in_group(thing: Manifest, template: Loc) -> int:
+    """Return how many pods of a group a template of a LeaderWorkerSet makes."""
+    size = whole(thing.at("spec", "leaderWorkerTemplate", "size")) or 1
+    if template[-1] == "leaderTemplate":
+        return 1
+    return max(1, size - 1) if thing.map("spec", "leaderWorkerTemplate", "leaderTemplate") else size
+
+
+def _of_ray_serve(thing: Manifest) -> Command | None:
+    """Return the options of the engine of a RayService's one LLM; None: there is none, or several."""
+    text = thing.text("spec", "serveConfigV2")
+    listed = [
+        config
+        for document in (read_documents("", text)[0] if text else ())
+        for application in _list(at(document.value, "applications"))
+        for config in _list(at(application, "args", "llm_configs"))
+    ]
+    if len(listed) != 1:
+        return None
+    model = text_at(listed[0], "model_loading_config", "model_source")
+    return of_keywords(mapping(at(listed[0], "engine_kwargs")), model, ("spec", "serveConfigV2"))
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _pod(thing: Manifest, template: Loc, spec: Loc, operator: str) -> Iterator[EnginePod]:

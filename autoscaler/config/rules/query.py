@@ -2,7 +2,7 @@
 
 promql-parser reads the text; this module keeps what a simulation can compute. It knows series of engines, gateways and
 replica counts (`catalog.query_signals`), whatever their spelling, the order of labels and the way they are summed up.
-Recording rules are replaced by their expressions. A query is bounded before it is parsed, because the parser recurses.
+Recording rules are replaced by their expressions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ import promql_parser as promql
 
 from autoscaler.catalog.query_signals import QuerySignal, SeriesShape, query_signals
 from autoscaler.catalog.series import POD_LABELS
+from autoscaler.config.promql import InvalidQuery, parse_query
 
-MAX_CHARS = 4096
-MAX_TOKENS = 600
-MAX_NESTING = 40
 MAX_RULES = 8  # recording rules that refer to one another
 MAX_WINDOW_S = 6 * 3600.0  # what a simulation remembers
 MAX_STEPS = 400  # of a subquery
@@ -30,7 +28,6 @@ MAX_WORK = 5000  # samples and steps for one value: subqueries in subqueries mul
 SCRAPE_S = 15.0  # usual time between two samples
 SUBQUERY_STEP_S = 60.0  # Prometheus' default, its evaluation interval
 
-_TOKENS = re.compile(r""""(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?|`[^`]*+`?|[\w:.]+|\S""", re.ASCII)
 # Labels whose values differ between the pods of a workload.
 _OF_PODS = frozenset(
     {pod for _, pod in POD_LABELS}
@@ -113,24 +110,12 @@ def lookback_s(node: QueryPart) -> float:
     return node.offset_s + node.window_s + max(map(lookback_s, node.parts), default=0.0)
 
 
-def parse(query: str) -> Any:
+def _parse(query: str) -> Any:
     """Parse a query. Raises NotRecognized for one that is no PromQL, or beyond the bounds."""
-    if len(query) > MAX_CHARS:
-        raise NotRecognized(f"it has {len(query):,} characters; at most {MAX_CHARS:,} are read")
-    tokens = _TOKENS.findall(query)
-    depth = deepest = 0
-    for token in tokens:
-        depth += (token in ("(", "[", "{")) - (token in (")", "]", "}"))
-        deepest = max(deepest, depth)
-    if len(tokens) > MAX_TOKENS or deepest > MAX_NESTING:
-        raise NotRecognized(
-            f"it has {len(tokens)} words and signs, nested {deepest} deep; read are at most "
-            f"{MAX_TOKENS}, {MAX_NESTING} deep"
-        )
     try:
-        return promql.parse(query)
-    except ValueError as error:
-        raise NotRecognized(f"it is no PromQL: {' '.join(str(error).split())[:100]}") from None
+        return parse_query(query)
+    except InvalidQuery as error:
+        raise NotRecognized(str(error)) from None
 
 
 class _Recognizer:
@@ -139,7 +124,7 @@ class _Recognizer:
         self._following: list[str] = []
 
     def whole(self, query: str) -> QueryPart:
-        node = self._read(parse(query))
+        node = self._read(_parse(query))
         _check_counters(node)
         if (work := _work(node)) > MAX_WORK:
             raise NotRecognized(
@@ -204,7 +189,7 @@ class _Recognizer:
             raise NotRecognized(f"the recording rule {name[:80]} refers to itself, or to more than {MAX_RULES} others")
         self._following.append(name)
         try:
-            found = self._read(parse(self._recorded[name]))
+            found = self._read(_parse(self._recorded[name]))
         except NotRecognized as error:
             raise NotRecognized(f"recording rule {name[:80]}: {error}") from None
         finally:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.config.rules.query import MAX_CHARS, NotRecognized, QueryPart, recognize
+from autoscaler.config.promql import MAX_CHARS
+from autoscaler.config.rules.query import NotRecognized, QueryPart, recognize
 
 KNOWN = [
     # vLLM production stack: helm/values.yaml and docs/source/use_cases/autoscaling-keda.rst

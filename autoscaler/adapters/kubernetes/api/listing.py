@@ -6,6 +6,7 @@ Of pods only those that hold an accelerator are kept, and of each object what th
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -53,7 +54,11 @@ _GROUPS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 # Its kind has the name of one above, so it is listed where it is named alone.
 _NAMED_ALONE: Mapping[str, tuple[str, str]] = MappingProxyType({"services.serving.knative.dev": ("v1", "Service")})
-RESOURCES = (*_CORE, *_GROUPS)
+CONFIG_MAPS = "configmaps"  # those alone that a check reads, each by its name
+RESOURCES = (*_CORE, *_GROUPS, CONFIG_MAPS)
+MAX_CONFIG_MAPS = 64
+# Images of programs whose ConfigMaps are read: prometheus-adapter, endpoint pickers of inference pools.
+_CONFIGURED = re.compile(r"prometheus-adapter|[/-]epp\b|endpoint-picker|inference-scheduler")
 
 
 class Listed(NamedTuple):
@@ -105,7 +110,36 @@ async def list_all(kube: Kube, namespaces: Sequence[str] = (), resources: Sequen
                     problems[kind] = f"{error.status or 'no answer'}: {error.message}"
 
     await asyncio.gather(*(one(*path) for path in paths))
+    for namespace, name in _config_maps(objects) if CONFIG_MAPS in resources else ():
+        try:
+            answer = await kube.request("GET", object_path("/api/v1", namespace, CONFIG_MAPS, name))
+            kept = _kept(_mapping(msgspec.json.decode(answer)), "ConfigMap", "v1")
+        except ApiError as error:
+            if error.status != 404:
+                problems["ConfigMap"] = f"{error.status or 'no answer'}: {error.message}"
+        except UNREADABLE as error:
+            problems["ConfigMap"] = f"not an object: {error}"
+        else:
+            objects += [kept] if kept is not None else []
     return Listed(tuple(objects), problems)
+
+
+def _config_maps(objects: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return namespace and name of the ConfigMaps that matter: what programs mount, and the settings of Argo CD."""
+    wanted: dict[tuple[str, str], None] = {}
+    for each in objects:
+        namespace = _mapping(each.get("metadata")).get("namespace")
+        if each["kind"] == "Application":
+            wanted[str(namespace), "argocd-cm"] = None
+        if each["kind"] != "Deployment":
+            continue
+        spec = _mapping(_mapping(_mapping(each.get("spec")).get("template")).get("spec"))
+        images = [str(container.get("image")) for container in map(_mapping, _list(spec.get("containers")))]
+        if any(_CONFIGURED.search(image[:1000]) for image in images):
+            for volume in map(_mapping, _list(spec.get("volumes"))):
+                if isinstance(name := _mapping(volume.get("configMap")).get("name"), str):
+                    wanted[str(namespace), name] = None
+    return list(wanted)[:MAX_CONFIG_MAPS]
 
 
 async def _pages(kube: Kube, path: str, kind: str, version: str) -> Any:
@@ -173,6 +207,10 @@ def _devices(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         found = {name: amount for name, amount in limits.items() if is_accelerator(name)}
         if found:
             yield found
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _mapping(value: object) -> dict[str, Any]:
