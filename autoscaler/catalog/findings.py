@@ -344,7 +344,7 @@ FINDINGS: tuple[FindingKind, ...] = (
         ERROR,
         "a required key of the trigger is missing",
         "KEDA refuses the trigger.",
-        "`serverAddress`, `query` and `threshold` are required, and with `authModes` an `authenticationRef`; values are text.",
+        "`serverAddress`, `query`, `threshold`, and `authenticationRef` with `authModes`, are required; values are text.",
         "Add the key.",
         "KEDA documentation, Prometheus scaler",
     ),
