@@ -62,6 +62,7 @@ SUBJECTS = {
     "VA1230": r"trigger|missing|threshold|query",
     "VA1231": r"replicas",
     "VA1232": r"held|TTL|flow",
+    "VA1233": r"rank|data parallel",
     "VA1301": r"utilisation",
     "VA1302": r"context",
     "VA1303": r"weights",

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 
 from autoscaler.catalog.node_labels import INSTANCE_LABELS, NODE_POOL_LABELS
 from autoscaler.config.annotations import PREFIX
-from autoscaler.config.check.manifests import at, text_at
+from autoscaler.config.check.manifests import at
 from autoscaler.config.preflight import nodes
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked, selects
-from autoscaler.config.preflight.workloads import EnginePod, ModelWorkload, Scene, quantity
+from autoscaler.config.preflight.quotas import amount_text, check_queues, check_quotas
+from autoscaler.config.preflight.scene import Scene
+from autoscaler.config.preflight.workloads import EnginePod, ModelWorkload, quantity
 from autoscaler.config.yaml import Loc, read_documents
 
 REALTIME = "realtime"
 DEFAULT_UTILIZATION = 0.92
 NO_DISRUPTION = "karpenter.sh/do-not-disrupt"
 _SPOT_NOTICE_S = 120.0
-_QUEUE_NAME = "kueue.x-k8s.io/queue-name"
 _ALIKE = (*NODE_POOL_LABELS, *INSTANCE_LABELS)
 _BROKERS = frozenset(
     {"rabbitmq", "kafka", "apache-kafka", "aws-sqs-queue", "azure-servicebus", "azure-queue", "gcp-pubsub", "redis"}
@@ -33,8 +34,8 @@ def check_cluster(fleet: Scene) -> Iterator[Result]:
         yield from _shared(fleet, workload)
         yield from _spot(fleet, workload)
         yield from _consolidation(fleet, workload)
-        yield from _quotas(fleet, workload)
-        yield from _queues(fleet, workload)
+        yield from check_quotas(fleet, workload)
+        yield from check_queues(fleet, workload)
         yield from _place(fleet, workload)
     yield from _priorities(fleet)
     for thing in fleet.objects.of_kind("RayService"):
@@ -195,120 +196,6 @@ def _guarding(fleet: Scene, workload: ModelWorkload) -> str:
     return ""
 
 
-def _quotas(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
-    most, owner, loc = fleet.most(workload)
-    if most < 1:
-        return
-    quotas = [each for each in fleet.objects.of_kind("ResourceQuota") if each.namespace == workload.thing.namespace]
-    for quota in quotas:
-        if quota.at("spec", "scopeSelector") or quota.at("spec", "scopes"):
-            yield not_checked(quota, ("spec",), "quota against the maximum", "quotas with scopes are not read")
-            continue
-        for key, stated in quota.map("spec", "hard").items():
-            hard, need = quantity(stated), _charged(workload, key)
-            if math.isnan(hard) or not need or most * need <= hard:
-                continue
-            fits = math.floor(hard / need)
-            why = (
-                f"{most} replicas of {_amount(need, key)} are {_amount(most * need, key)}, and the quota {quota.name}"
-                f" admits {_amount(hard, key)} of {key}: from replica {fits + 1} on pods are refused at their"
-                " creation, and the autoscaler keeps asking."
-            )
-            fix = f'{loc[-1]}: {fits}, or {key}: "{_amount(most * need, key)}"'
-            yield found("VA1505", owner, loc, f"the quota admits {fits} of {most} replicas", why, fix)
-            return
-
-
-def _charged(workload: ModelWorkload, key: str) -> float:
-    """Return what a replica counts against a quota."""
-    if key in ("pods", "count/pods"):
-        return float(sum(pod.count for pod in workload.pods))
-    resource = key.removeprefix("requests.")
-    if key.startswith("limits."):
-        resource = key.removeprefix("limits.")
-        if resource not in ("cpu", "memory"):
-            return 0.0  # extended resources are counted by requests alone
-        return sum(_limit(pod, resource) * pod.count for pod in workload.pods)
-    return sum(pod.need(resource) * pod.count for pod in workload.pods)
-
-
-def _limit(pod: EnginePod, resource: str) -> float:
-    containers = pod.at("containers")
-    amounts = [
-        quantity(at(each, "resources", "limits", resource))
-        for each in (containers if isinstance(containers, list) else [])
-    ]
-    return sum(each for each in amounts if not math.isnan(each))
-
-
-def _amount(value: float, key: str) -> str:
-    return f"{value / 2**30:g}Gi" if "memory" in key else f"{value:g}"
-
-
-def _queues(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
-    name = workload.thing.labels.get(_QUEUE_NAME) or workload.pod.labels.get(_QUEUE_NAME)
-    if not name:
-        return
-    most, owner, loc = fleet.most(workload)
-    local = fleet.objects.get("LocalQueue", workload.thing.namespace, name)
-    queue = fleet.objects.get("ClusterQueue", "", local.text("spec", "clusterQueue")) if local is not None else None
-    if queue is None:
-        yield not_checked(
-            owner, loc, "ClusterQueue against the maximum", f"the queue {name[:100]} is not known: no --cluster"
-        )
-        return
-    cohort = queue.text("spec", "cohort") or queue.text("spec", "cohortName")
-    for resource, need in workload.pod.devices.items():
-        total, covered = _nominal(queue, resource, bool(cohort))
-        if cohort and math.isinf(total):
-            peers = [
-                each
-                for each in fleet.objects.of_kind("ClusterQueue")
-                if cohort in (each.text("spec", "cohort"), each.text("spec", "cohortName"))
-            ]
-            total = sum(_nominal(each, resource, False)[0] for each in peers)
-            if fleet.objects.of_kind("Cohort"):
-                continue
-        if covered and most * need > total:
-            fits = math.floor(total / need)
-            where = (
-                f"with what it may borrow in {cohort}"
-                if cohort
-                else "and it is in no cohort from which it could borrow"
-            )
-            why = (
-                f"{most} replicas need {most * need:g} of {resource}; the queue {queue.name} has {total:g}, {where}."
-                " The pods above stay gated."
-            )
-            yield found(
-                "VA1506",
-                owner,
-                loc,
-                f"the ClusterQueue admits {fits} of {most} replicas",
-                why,
-                f"{loc[-1]}: {fits}, or a larger quota",
-            )
-
-
-def _nominal(queue: Manifest, resource: str, borrows: bool) -> tuple[float, bool]:
-    """Return what a ClusterQueue has of a resource, with what it may borrow, and whether it covers the resource."""
-    total, covered = 0.0, False
-    for group in queue.list("spec", "resourceGroups"):
-        flavors = at(group, "flavors")
-        for flavor in flavors if isinstance(flavors, list) else []:
-            resources = at(flavor, "resources")
-            for each in resources if isinstance(resources, list) else []:
-                if text_at(each, "name") != resource:
-                    continue
-                covered = True
-                nominal, limit = quantity(at(each, "nominalQuota")), at(each, "borrowingLimit")
-                total += 0.0 if math.isnan(nominal) else nominal
-                if borrows:
-                    more = math.inf if limit is None else quantity(limit)
-                    total += 0.0 if math.isnan(more) else more
-    return total, covered
-
-
 def _place(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
     pod = workload.pod
     if not fleet.objects.of_kind("Node") and not nodes.pools_for(fleet, pod):
@@ -339,8 +226,8 @@ def _place(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
         largest = max((quantity(node.at("status", "allocatable", resource)) for node in places), default=math.nan)
         if need > largest:
             why = (
-                f"A replica needs {_amount(need, resource)} of {resource}, and the largest node has"
-                f" {_amount(largest, resource)}; nothing can add a larger one."
+                f"A replica needs {amount_text(need, resource)} of {resource}, and the largest node has"
+                f" {amount_text(largest, resource)}; nothing can add a larger one."
             )
             yield found(
                 "VA1507",
@@ -348,7 +235,7 @@ def _place(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
                 loc,
                 "no node can hold one replica",
                 why,
-                f"at most {_amount(largest, resource)} of {resource}",
+                f"at most {amount_text(largest, resource)} of {resource}",
             )
             return
 

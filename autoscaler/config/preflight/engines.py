@@ -12,7 +12,8 @@ from autoscaler.config.fit import FitVerdict, Load, Range, judge
 from autoscaler.config.preflight import nodes
 from autoscaler.config.preflight.command import Command
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
-from autoscaler.config.preflight.workloads import EnginePod, ModelWorkload, Scene
+from autoscaler.config.preflight.scene import Scene
+from autoscaler.config.preflight.workloads import EnginePod, ModelWorkload
 from autoscaler.config.yaml import Loc
 
 DEFAULT_UTILIZATION = 0.92

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
-from autoscaler.config.preflight.workloads import ModelWorkload, Scene
+from autoscaler.config.preflight.scene import Scene
+from autoscaler.config.preflight.workloads import ModelWorkload
 from autoscaler.config.yaml import Loc, read_documents
 
 _TRACKING = "argocd.argoproj.io/tracking-id"

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from autoscaler.config.preflight.facts import PENDING, Answer, QueryFacts
-from autoscaler.config.preflight.queries import samples_of
+from autoscaler.config.preflight.series import samples_of
 from autoscaler.config.preflight.workloads import ModelWorkload
 
 # A subquery reads one sample per step, so that a week of 2,000 pods stays below the server's limit of samples.

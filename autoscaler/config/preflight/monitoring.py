@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.policy.parse import PolicyBook
-from autoscaler.config.preflight.autoscalers import parsed, seconds
 from autoscaler.config.preflight.facts import PENDING, QueryFacts
 from autoscaler.config.preflight.history import CREATED, PastReadings
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked, selects
 from autoscaler.config.preflight.patterns import compiled, fits
-from autoscaler.config.preflight.queries import samples_of
-from autoscaler.config.preflight.workloads import ModelWorkload, Scene
+from autoscaler.config.preflight.scene import Scene
+from autoscaler.config.preflight.series import samples_of
+from autoscaler.config.preflight.waking import parsed, seconds
+from autoscaler.config.preflight.workloads import ModelWorkload
 from autoscaler.config.yaml import Loc
 
 DEFAULT_INTERVAL_S = 30.0  # of the operator's Prometheus, unless its configuration says otherwise

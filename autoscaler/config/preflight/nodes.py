@@ -11,7 +11,8 @@ from autoscaler.config.check.fit import memory_of
 from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.fit import Range
 from autoscaler.config.preflight.objects import Manifest
-from autoscaler.config.preflight.workloads import EnginePod, Scene, quantity
+from autoscaler.config.preflight.scene import Scene
+from autoscaler.config.preflight.workloads import EnginePod, quantity
 
 NODE_POOL = "karpenter.sh/nodepool"
 CAPACITY_TYPE = "karpenter.sh/capacity-type"

@@ -17,7 +17,7 @@ from autoscaler.config.preflight.monitoring import check_monitoring
 from autoscaler.config.preflight.objects import CLUSTER_SCOPED, Manifests, NotChecked, PreflightFinding, Result, found
 from autoscaler.config.preflight.pods import check_pods
 from autoscaler.config.preflight.queries import check_queries
-from autoscaler.config.preflight.workloads import Scene
+from autoscaler.config.preflight.scene import Scene
 
 SUPPRESS = "preflight.vllm-autoscaler.io/"
 MAX_NOT_CHECKED = 2000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from autoscaler.catalog.accelerators import is_accelerator
@@ -29,7 +29,7 @@ MAX_AMOUNT = 1e18
 _QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?|\.\d{1,9})(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|e\d{1,2}|E\d{1,2})?")
 _UNITS = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _UNITS |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
-_LLM_SERVICE = "LLMInferenceService"
+LLM_SERVICE = "LLMInferenceService"
 _BATCH_CLASSES = ("batch", "development")
 
 Target = tuple[str, str, str]  # kind, namespace, name
@@ -134,7 +134,7 @@ class ModelWorkload:
     @property
     def model_label(self) -> str:
         """The value of model_name that its engine reports; "": unknown."""
-        if self.thing.kind == _LLM_SERVICE:
+        if self.thing.kind == LLM_SERVICE:
             return self.thing.text("spec", "model", "name") or self.thing.name
         command = self.command
         return command.model_label if command is not None and command.understood else ""
@@ -158,7 +158,7 @@ class ModelWorkload:
     @property
     def owner_name(self) -> str:
         """The beginning of the names of its pods."""
-        return f"{self.thing.name}-kserve" if self.thing.kind == _LLM_SERVICE else self.thing.name
+        return f"{self.thing.name}-kserve" if self.thing.kind == LLM_SERVICE else self.thing.name
 
     def pod_pattern(self) -> re.Pattern[str]:
         """Return a pattern that the names of its pods fit."""
@@ -168,7 +168,7 @@ class ModelWorkload:
 @lru_cache(maxsize=8192)
 def _pod_pattern(kind: str, owner: str) -> re.Pattern[str]:
     name = re.escape(owner)
-    if kind == _LLM_SERVICE:
+    if kind == LLM_SERVICE:
         return re.compile(rf"{name}(-[a-z0-9]+){{1,3}}")
     if kind in ("StatefulSet", "LeaderWorkerSet"):
         return re.compile(rf"{name}(-\d+)+")
@@ -197,7 +197,7 @@ def read_workloads(objects: Manifests) -> list[ModelWorkload]:
 
 def _pods(thing: Manifest) -> Iterator[EnginePod]:
     kind = thing.kind
-    if kind == _LLM_SERVICE:
+    if kind == LLM_SERVICE:
         yield from _pod(thing, ("spec", "template"), ("spec", "template"), "KServe")
         return
     if kind in ("RayService", "RayCluster"):
@@ -253,7 +253,7 @@ def _pod(thing: Manifest, template: Loc, spec: Loc, operator: str) -> Iterator[E
     if chosen is None:
         chosen = next((place for place in places if requests_device(thing.at(*place))), places[0])
     command = commands[chosen]
-    if thing.kind == _LLM_SERVICE:
+    if thing.kind == LLM_SERVICE:
         command = _of_kserve(thing, chosen, command)
     yield EnginePod(thing, template, spec, chosen, command, operator)
 
@@ -272,216 +272,3 @@ def _of_kserve(thing: Manifest, container: Loc, command: Command | None) -> Comm
     uri = thing.text("spec", "model", "uri")
     model = uri.removeprefix("hf://") if uri.startswith("hf://") else ""
     return Command(options, model, ("spec", "model", "uri"), args_loc=(*container, "env"), understood=False)
-
-
-@dataclass(frozen=True)
-class Trigger:
-    """One metric that an autoscaler follows."""
-
-    loc: Loc
-    type: str  # of KEDA: "prometheus"; of an HPA: "Pods", "Resource"
-    metric_type: str = "AverageValue"
-    metadata: Mapping[str, object] = field(default_factory=dict)
-    name: str = ""  # of the metric of an HPA
-
-    @property
-    def query(self) -> str:
-        found = self.metadata.get("query")
-        return found if isinstance(found, str) else ""
-
-    @property
-    def query_loc(self) -> Loc:
-        return (*self.loc, "metadata", "query")
-
-    def number(self, key: str) -> float:
-        return quantity(self.metadata.get(key))
-
-
-@dataclass(frozen=True)
-class Autoscaler:
-    """Something that writes the count of a workload."""
-
-    thing: Manifest
-    target: Target
-    target_loc: Loc
-    least: int | None
-    most: int | None
-    least_loc: Loc
-    most_loc: Loc
-    base: Loc = ("spec",)  # of what KEDA reads
-    triggers: tuple[Trigger, ...] = ()
-    keda: bool = True
-    idle: int | None = None
-    owned: bool = False  # made by another autoscaler of the list
-
-    @property
-    def goes_to_zero(self) -> bool:
-        return self.least == 0 or self.idle == 0
-
-    def whole(self, *loc: str, default: int | None = None) -> int | None:
-        stated = self.thing.at(*self.base, *loc)
-        return default if stated is None else whole(stated)
-
-
-def read_autoscalers(objects: Manifests) -> list[Autoscaler]:
-    found = [*map(_scaled_object, objects.of_kind("ScaledObject"))]
-    found += map(_hpa, objects.of_kind("HorizontalPodAutoscaler"))
-    found += [each for thing in objects.of_kind(_LLM_SERVICE) if (each := _kserve(thing)) is not None]
-    found += map(_aibrix, [each for each in objects.of_kind("PodAutoscaler") if "aibrix" in each.text("apiVersion")])
-    return found
-
-
-def _reference(thing: Manifest, loc: Loc) -> Target:
-    kind = thing.text(*loc, "kind") or "Deployment"
-    return kind, thing.namespace, thing.text(*loc, "name")
-
-
-def _scaled_object(thing: Manifest) -> Autoscaler:
-    stated_least = thing.at("spec", "minReplicaCount")
-    stated_most = thing.at("spec", "maxReplicaCount")
-    return Autoscaler(
-        thing,
-        _reference(thing, ("spec", "scaleTargetRef")),
-        ("spec", "scaleTargetRef"),
-        0 if stated_least is None else whole(stated_least),
-        100 if stated_most is None else whole(stated_most),
-        ("spec", "minReplicaCount"),
-        ("spec", "maxReplicaCount"),
-        triggers=tuple(_triggers(thing, ("spec", "triggers"))),
-        idle=whole(thing.at("spec", "idleReplicaCount")),
-        owned=any(kind in (_LLM_SERVICE, "InferenceService") for kind, _ in thing.owners()),
-    )
-
-
-def _kserve(thing: Manifest) -> Autoscaler | None:
-    """Return the autoscaler that KServe makes of `spec.scaling`; its target is the Deployment that KServe makes."""
-    if not thing.map("spec", "scaling"):
-        return None
-    stated_least, stated_most = (thing.at("spec", "scaling", name) for name in ("minReplicas", "maxReplicas"))
-    return Autoscaler(
-        thing,
-        ("Deployment", thing.namespace, f"{thing.name}-kserve"),
-        ("spec", "scaling"),
-        1 if stated_least is None else whole(stated_least),
-        whole(stated_most),
-        ("spec", "scaling", "minReplicas"),
-        ("spec", "scaling", "maxReplicas"),
-        base=("spec", "scaling", "keda"),
-        triggers=tuple(_triggers(thing, ("spec", "scaling", "keda", "triggers"))),
-        keda=bool(thing.map("spec", "scaling", "keda")),
-    )
-
-
-def _triggers(thing: Manifest, loc: Loc) -> Iterator[Trigger]:
-    for index, each in enumerate(thing.list(*loc)[:64]):
-        metadata = mapping(at(each, "metadata"))
-        kind = text_at(each, "metricType") or "AverageValue"
-        yield Trigger((*loc, index), text_at(each, "type"), kind, metadata, text_at(each, "name"))
-
-
-def _hpa(thing: Manifest) -> Autoscaler:
-    stated_least = thing.at("spec", "minReplicas")
-    part = thing.labels.get("app.kubernetes.io/managed-by") == "keda-operator"
-    owned = part or any(
-        kind in ("ScaledObject", _LLM_SERVICE, "InferenceService", "PodAutoscaler") for kind, _ in thing.owners()
-    )
-    triggers = []
-    for index, each in enumerate(thing.list("spec", "metrics")[:64]):
-        kind = text_at(each, "type")
-        inner = at(each, kind[:1].lower() + kind[1:])
-        name = text_at(inner, "metric", "name") or text_at(inner, "name")
-        metric_type = text_at(inner, "target", "type")
-        target = mapping(at(inner, "target"))
-        triggers.append(Trigger(("spec", "metrics", index), kind, metric_type, target, name))
-    if thing.at("spec", "targetCPUUtilizationPercentage") is not None:
-        triggers.append(Trigger(("spec", "targetCPUUtilizationPercentage"), "Resource", "Utilization", {}, "cpu"))
-    return Autoscaler(
-        thing,
-        _reference(thing, ("spec", "scaleTargetRef")),
-        ("spec", "scaleTargetRef"),
-        1 if stated_least is None else whole(stated_least),
-        whole(thing.at("spec", "maxReplicas")),
-        ("spec", "minReplicas"),
-        ("spec", "maxReplicas"),
-        triggers=tuple(triggers),
-        keda=False,
-        owned=owned,
-    )
-
-
-def _aibrix(thing: Manifest) -> Autoscaler:
-    return Autoscaler(
-        thing,
-        _reference(thing, ("spec", "scaleTargetRef")),
-        ("spec", "scaleTargetRef"),
-        whole(thing.at("spec", "minReplicas")),
-        whole(thing.at("spec", "maxReplicas")),
-        ("spec", "minReplicas"),
-        ("spec", "maxReplicas"),
-        keda=False,
-    )
-
-
-@dataclass(frozen=True)
-class Scene:
-    """Workloads, their autoscalers, and everything else."""
-
-    objects: Manifests
-    workloads: tuple[ModelWorkload, ...]
-    autoscalers: tuple[Autoscaler, ...]
-    _by_target: Mapping[Target, list[Autoscaler]] = field(default_factory=dict)
-    _workload_by_target: Mapping[Target, ModelWorkload] = field(default_factory=dict)
-    _in_namespace: Mapping[str, list[ModelWorkload]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, objects: Manifests) -> Scene:
-        workloads, autoscalers = read_workloads(objects), read_autoscalers(objects)
-        by_target: dict[Target, list[Autoscaler]] = {}
-        for each in autoscalers:
-            by_target.setdefault(each.target, []).append(each)
-        by_workload: dict[Target, ModelWorkload] = {}
-        in_namespace: dict[str, list[ModelWorkload]] = {}
-        for workload in workloads:
-            by_workload[workload.target] = workload
-            if workload.thing.kind == _LLM_SERVICE:
-                by_workload["Deployment", workload.thing.namespace, f"{workload.thing.name}-kserve"] = workload
-            in_namespace.setdefault(workload.thing.namespace, []).append(workload)
-        return cls(objects, tuple(workloads), tuple(autoscalers), by_target, by_workload, in_namespace)
-
-    def workload(self, autoscaler: Autoscaler) -> ModelWorkload | None:
-        return self._workload_by_target.get(autoscaler.target)
-
-    def in_namespace(self, namespace: str) -> list[ModelWorkload]:
-        return self._in_namespace.get(namespace, [])
-
-    def of_target(self, target: Target) -> list[Autoscaler]:
-        """Return the autoscalers of a target; those that another one makes are left out."""
-        return [each for each in self._by_target.get(target, ()) if not each.owned]
-
-    def of_workload(self, workload: ModelWorkload) -> list[Autoscaler]:
-        own = self.of_target(workload.target)
-        if workload.thing.kind == _LLM_SERVICE:
-            own = [*own, *self.of_target(("Deployment", workload.thing.namespace, f"{workload.thing.name}-kserve"))]
-        return own
-
-    def most(self, workload: ModelWorkload) -> tuple[int, Manifest, Loc]:
-        """Return the largest count of a workload, and where it is stated."""
-        stated = [
-            (each.most, each.thing, each.most_loc) for each in self.of_workload(workload) if each.most is not None
-        ]
-        if stated:
-            return max(stated, key=lambda each: each[0])
-        written = workload.thing.annotations.get(f"{PREFIX}max-replicas", "")
-        if written.isascii() and written.isdigit() and len(written) < 6:
-            return int(written), workload.thing, ("metadata", "annotations", f"{PREFIX}max-replicas")
-        return 1 if workload.replicas is None else workload.replicas, workload.thing, workload.replicas_loc
-
-    def least(self, workload: ModelWorkload) -> int:
-        """Return the smallest count of a workload."""
-        stated = [each.least for each in self.of_workload(workload) if each.least is not None]
-        if stated:
-            return min(stated)
-        return 1 if workload.replicas is None else workload.replicas
-
-    def is_autoscaled(self, workload: ModelWorkload) -> bool:
-        return bool(self.of_workload(workload))

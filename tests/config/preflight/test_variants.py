@@ -200,6 +200,20 @@ CASES: dict[str, tuple[set[str], list[dict[str, Any]]]] = {
             )
         ),
     ),
+    "one rank of two": (
+        {"VA1233"},
+        changed(
+            options("--data-parallel-size", "2", "--tensor-parallel-size", "1"),
+            query('sum(vllm:num_requests_running{namespace="web",model_name="chat",engine="0"})'),
+        ),
+    ),
+    "a pattern of names at Google": (
+        {"VA1228"},
+        changed(
+            (SCALER, (*TRIGGER, "metadata", "serverAddress"), "https://monitoring.googleapis.com/v1/projects/p"),
+            query('sum({__name__=~"vllm:num_requests_(waiting|running)",model_name="chat"})'),
+        ),
+    ),
     # Arguments.
     "in a script": ({"VA1301"}, changed(*script(f"{SERVE} --gpu-memory-utilization .97 --shutdown-timeout 80"))),
     "by a variable of the script": (

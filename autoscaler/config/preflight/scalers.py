@@ -1,0 +1,159 @@
+"""Autoscalers among the objects, each with what it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from autoscaler.config.check.manifests import at, mapping, text_at
+from autoscaler.config.preflight.objects import Manifest, Manifests
+from autoscaler.config.preflight.workloads import LLM_SERVICE, Target, quantity, whole
+from autoscaler.config.yaml import Loc
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """One metric that an autoscaler follows."""
+
+    loc: Loc
+    type: str  # of KEDA: "prometheus"; of an HPA: "Pods", "Resource"
+    metric_type: str = "AverageValue"
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    name: str = ""  # of the metric of an HPA
+
+    @property
+    def query(self) -> str:
+        found = self.metadata.get("query")
+        return found if isinstance(found, str) else ""
+
+    @property
+    def query_loc(self) -> Loc:
+        return (*self.loc, "metadata", "query")
+
+    def number(self, key: str) -> float:
+        return quantity(self.metadata.get(key))
+
+
+@dataclass(frozen=True)
+class Autoscaler:
+    """Something that writes the count of a workload."""
+
+    thing: Manifest
+    target: Target
+    target_loc: Loc
+    least: int | None
+    most: int | None
+    least_loc: Loc
+    most_loc: Loc
+    base: Loc = ("spec",)  # of what KEDA reads
+    triggers: tuple[Trigger, ...] = ()
+    keda: bool = True
+    idle: int | None = None
+    owned: bool = False  # made by another autoscaler of the list
+
+    @property
+    def goes_to_zero(self) -> bool:
+        return self.least == 0 or self.idle == 0
+
+    def whole(self, *loc: str, default: int | None = None) -> int | None:
+        stated = self.thing.at(*self.base, *loc)
+        return default if stated is None else whole(stated)
+
+
+def read_autoscalers(objects: Manifests) -> list[Autoscaler]:
+    found = [*map(_scaled_object, objects.of_kind("ScaledObject"))]
+    found += map(_hpa, objects.of_kind("HorizontalPodAutoscaler"))
+    found += [each for thing in objects.of_kind(LLM_SERVICE) if (each := _kserve(thing)) is not None]
+    found += map(_aibrix, [each for each in objects.of_kind("PodAutoscaler") if "aibrix" in each.text("apiVersion")])
+    return found
+
+
+def _reference(thing: Manifest, loc: Loc) -> Target:
+    kind = thing.text(*loc, "kind") or "Deployment"
+    return kind, thing.namespace, thing.text(*loc, "name")
+
+
+def _scaled_object(thing: Manifest) -> Autoscaler:
+    stated_least = thing.at("spec", "minReplicaCount")
+    stated_most = thing.at("spec", "maxReplicaCount")
+    return Autoscaler(
+        thing,
+        _reference(thing, ("spec", "scaleTargetRef")),
+        ("spec", "scaleTargetRef"),
+        0 if stated_least is None else whole(stated_least),
+        100 if stated_most is None else whole(stated_most),
+        ("spec", "minReplicaCount"),
+        ("spec", "maxReplicaCount"),
+        triggers=tuple(_triggers(thing, ("spec", "triggers"))),
+        idle=whole(thing.at("spec", "idleReplicaCount")),
+        owned=any(kind in (LLM_SERVICE, "InferenceService") for kind, _ in thing.owners()),
+    )
+
+
+def _kserve(thing: Manifest) -> Autoscaler | None:
+    """Return the autoscaler that KServe makes of `spec.scaling`; its target is the Deployment that KServe makes."""
+    if not thing.map("spec", "scaling"):
+        return None
+    stated_least, stated_most = (thing.at("spec", "scaling", name) for name in ("minReplicas", "maxReplicas"))
+    return Autoscaler(
+        thing,
+        ("Deployment", thing.namespace, f"{thing.name}-kserve"),
+        ("spec", "scaling"),
+        1 if stated_least is None else whole(stated_least),
+        whole(stated_most),
+        ("spec", "scaling", "minReplicas"),
+        ("spec", "scaling", "maxReplicas"),
+        base=("spec", "scaling", "keda"),
+        triggers=tuple(_triggers(thing, ("spec", "scaling", "keda", "triggers"))),
+        keda=bool(thing.map("spec", "scaling", "keda")),
+    )
+
+
+def _triggers(thing: Manifest, loc: Loc) -> Iterator[Trigger]:
+    for index, each in enumerate(thing.list(*loc)[:64]):
+        metadata = mapping(at(each, "metadata"))
+        kind = text_at(each, "metricType") or "AverageValue"
+        yield Trigger((*loc, index), text_at(each, "type"), kind, metadata, text_at(each, "name"))
+
+
+def _hpa(thing: Manifest) -> Autoscaler:
+    stated_least = thing.at("spec", "minReplicas")
+    part = thing.labels.get("app.kubernetes.io/managed-by") == "keda-operator"
+    owned = part or any(
+        kind in ("ScaledObject", LLM_SERVICE, "InferenceService", "PodAutoscaler") for kind, _ in thing.owners()
+    )
+    triggers = []
+    for index, each in enumerate(thing.list("spec", "metrics")[:64]):
+        kind = text_at(each, "type")
+        inner = at(each, kind[:1].lower() + kind[1:])
+        name = text_at(inner, "metric", "name") or text_at(inner, "name")
+        metric_type = text_at(inner, "target", "type")
+        target = mapping(at(inner, "target"))
+        triggers.append(Trigger(("spec", "metrics", index), kind, metric_type, target, name))
+    if thing.at("spec", "targetCPUUtilizationPercentage") is not None:
+        triggers.append(Trigger(("spec", "targetCPUUtilizationPercentage"), "Resource", "Utilization", {}, "cpu"))
+    return Autoscaler(
+        thing,
+        _reference(thing, ("spec", "scaleTargetRef")),
+        ("spec", "scaleTargetRef"),
+        1 if stated_least is None else whole(stated_least),
+        whole(thing.at("spec", "maxReplicas")),
+        ("spec", "minReplicas"),
+        ("spec", "maxReplicas"),
+        triggers=tuple(triggers),
+        keda=False,
+        owned=owned,
+    )
+
+
+def _aibrix(thing: Manifest) -> Autoscaler:
+    return Autoscaler(
+        thing,
+        _reference(thing, ("spec", "scaleTargetRef")),
+        ("spec", "scaleTargetRef"),
+        whole(thing.at("spec", "minReplicas")),
+        whole(thing.at("spec", "maxReplicas")),
+        ("spec", "minReplicas"),
+        ("spec", "maxReplicas"),
+        keda=False,
+    )
