@@ -168,7 +168,7 @@ class QueryText:
             rank = selector.value("engine")
             if ranks > 1 and selector.is_load and rank:
                 why = f"The engine has {ranks} ranks with a series each, and requests of the others do not count."
-                yield self.found("VA1233", f"the query counts rank {rank} of {ranks}", why, self.fixed(summed=True))
+                yield self.found("VA1233", f"the query counts rank {rank} of {ranks}", why, self.fixed())
                 return
 
     def _pattern_of_names(self) -> Iterator[Result]:

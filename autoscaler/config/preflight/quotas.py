@@ -29,8 +29,8 @@ def check_quotas(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
             fits = math.floor(hard / need)
             why = (
                 f"{most} replicas of {amount_text(need, key)} are {amount_text(most * need, key)}, and the quota"
-                f" {quota.name} admits {amount_text(hard, key)} of {key}: from replica {fits + 1} on pods are refused at"
-                " their creation, and the autoscaler keeps asking."
+                f" {quota.name} admits {amount_text(hard, key)} of {key}: from replica {fits + 1} on pods are refused"
+                " at their creation, and the autoscaler keeps asking."
             )
             fix = f'{loc[-1]}: {fits}, or {key}: "{amount_text(most * need, key)}"'
             yield found("VA1505", owner, loc, f"the quota admits {fits} of {most} replicas", why, fix)
