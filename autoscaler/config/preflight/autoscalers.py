@@ -106,8 +106,15 @@ def _bounds(each: Autoscaler) -> Iterator[Result]:
             why = (
                 "While the annotation is there KEDA deletes its HPA, and neither load nor a failure changes the count."
             )
-            loc = ("metadata", "annotations", key)
-            yield found("VA1224", each.thing, loc, "the autoscaler is paused", why, "remove the line", "warning")
+            yield found(
+                "VA1224",
+                each.thing,
+                ("metadata", "annotations", key),
+                "the autoscaler is paused",
+                why,
+                "remove the line",
+                "warning",
+            )
             break
     if each.least is None or each.most is None:
         for value, loc in ((each.least, each.least_loc), (each.most, each.most_loc)):

@@ -24,6 +24,7 @@ _SHORT = {
 _SHORT |= {"-O": "optimization-level", "-cc": "compilation-config"}
 _REFERENCE = re.compile(r"\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
 _SHELL_REFERENCE = re.compile(r"\$(?:\{([a-zA-Z_]\w*)\}|([a-zA-Z_]\w*))", re.ASCII)
+_OPTION = re.compile(r"--|-[a-zA-Z]")  # -1 is a value
 _PLAIN_SCRIPT = re.compile(r"[^$`;&|<>(){}*?\n]*")
 EXTRA_ARGS = ("VLLM_ADDITIONAL_ARGS", "VLLM_EXTRA_ARGS", "VLLM_ARGS")  # variables that a platform's script appends
 _SWITCHES = frozenset(
@@ -134,7 +135,7 @@ def _parse(words: list[tuple[str, Loc]], args: Loc, understood: bool, *, positio
         else:
             values = []
             most = 0 if name in _SWITCHES else 64 if name in ("served-model-name", "lora-modules") else 1
-            while len(values) < most and index < len(words) and not words[index][0].startswith("--"):
+            while len(values) < most and index < len(words) and not _OPTION.match(words[index][0]):
                 values.append(words[index])
                 index += 1
         options[name] = EngineOption(*values[0]) if values else EngineOption("", place)

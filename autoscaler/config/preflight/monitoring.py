@@ -27,7 +27,7 @@ _ENDPOINTS: Mapping[str, str] = {
     "VMServiceScrape": "endpoints",
 }
 _BY_SERVICE = ("ServiceMonitor", "VMServiceScrape")
-_RELABELINGS = ("metricRelabelings", "metricRelabelConfigs", "metricRelabeling")
+_RELABELINGS = ("relabelings", "relabelConfigs", "metricRelabelings", "metricRelabelConfigs", "metricRelabeling")
 _LOAD = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 _BUCKETS = ("vllm:time_to_first_token_seconds_bucket", "vllm:inter_token_latency_seconds_bucket")
 _STATE = ("kube_pod_owner", "kube_replicaset_owner", "kube_pod_status_ready")

@@ -226,7 +226,12 @@ CASES: dict[str, tuple[set[str], list[dict[str, Any]]]] = {
     ),
     "arguments by a variable": (
         {"VA1304"},
-        changed(*script(f"vllm serve {LLAMA} $VLLM_ARGS", VLLM_ARGS="-tp=4 --max-num-seqs 64 --shutdown-timeout=80")),
+        changed(
+            *script(
+                f"vllm serve {LLAMA} --served-model-name chat $VLLM_ARGS",
+                VLLM_ARGS="-tp=4 --max-num-seqs 64 --shutdown-timeout=80",
+            )
+        ),
     ),
     "a human length": ({"VA1302"}, changed(options("--max-model-len", "1M"))),
     "a human length that fits": (set(), changed(options("--max-model-len", "32k"))),
