@@ -400,6 +400,15 @@ def test_the_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path):
             good | {f"vllm_autoscaler_blocked_replicas{{{workload}}}": "1x300"},
             "VllmAutoscalerReplicasBlocked",
         ),
+        *(
+            firing(good | {f"vllm_autoscaler_gpu_diagnosis_replicas{{{workload},{state}}}": "2x300"}, *alerts)
+            for state, *alerts in (
+                ('diagnosis="idle_and_loaded",witness="counters"', "VllmAutoscalerGpusIdleOrStuck"),
+                ('diagnosis="stuck",witness="counters"', "VllmAutoscalerGpusIdleOrStuck"),
+                ('diagnosis="idle_and_loaded",witness="gpu_util"',),
+                ('diagnosis="busy",witness="counters"',),
+            )
+        ),
         firing(
             good
             | {

@@ -187,7 +187,13 @@ listed, and counts for all. A gateway's pod counts once, however many jobs scrap
 GPUS = """
 # GPUs
 
-From DCGM exporter, for `gpu_loaded` and `gpu_active`; never a reason to grow or to shrink: {names}.
+From DCGM exporter, for `gpu_loaded`, `gpu_active` and `gpu_diagnosis`; never a reason to grow or to shrink: {names}.
+
+GPU_UTIL and the traffic of links are those of a whole GPU, so they are unknown for a pod with a MIG instance. GPU_UTIL
+counts only where no profiling counter is there, as zero or more: a weak sign. `DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` is
+not read, because its unit differs between versions. For NVLink add `DCGM_FI_PROF_NVLINK_TX_BYTES` and
+`DCGM_FI_PROF_NVLINK_RX_BYTES` to the counters file.
+[What is told apart by which counters](../explanation/demand.md#loaded-is-not-active).
 """
 
 KUBE_STATE = """

@@ -64,6 +64,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         unfollowed_s=unfollowed_s,
         pending_by_class=count_by_class(inp.fleet, observed.observation, stages[Stage.SLEEP]),
         plan=planned.plan,
+        diagnosed=observed.diagnosed,
         chain=chain,
     )
     now_s = np.full(len(desired), inp.now_s)

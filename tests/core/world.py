@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from autoscaler.core.allocate.pools import GpuDemands
+from autoscaler.core.model.diagnosis import Diagnosed
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.pairs import Pairs
@@ -271,6 +272,7 @@ def observed(observation: Observation, arrivals: Arrivals | None = None, pods: P
     no = np.zeros(rows, dtype=bool)
     return Observed(
         observation=observation,
+        diagnosed=Diagnosed.none(rows),
         starts=Starts.unknown(rows, len(pods.time_s)),
         arrivals=arrivals or Arrivals.blank(rows),
         pods=measure_pods(pods, 0.0, PodState.blank(len(pods.time_s))),

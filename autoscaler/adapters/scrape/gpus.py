@@ -17,7 +17,7 @@ from autoscaler.adapters.scrape.exposition import Exposition
 from autoscaler.adapters.scrape.report import ReportBuilder
 from autoscaler.adapters.scrape.urls import UrlReader
 from autoscaler.catalog import gpus
-from autoscaler.catalog.series import Readings, pod_of
+from autoscaler.catalog.series import Readings, first, pod_of
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
@@ -65,7 +65,7 @@ class DcgmScraper:
         before, self._peaks = self._peaks, {}
         for row, pod_id in enumerate(fleet.pod_id.tolist()):
             peaks = before.get(pod_id, {})
-            for column in gpus.ACTIVITY:
+            for column in gpus.COLUMNS:
                 value = columns[column][row]
                 if not np.isnan(value):
                     columns[column][row] = peaks.setdefault(column, _Peak()).push(columns["gpu_time_s"][row], value)
@@ -94,17 +94,27 @@ def _fill(
 ) -> None:
     """Write the readings of one exporter into the columns: the largest of the devices of each pod."""
     readings: dict[str, dict[int, dict[_Device, float]]] = {}  # metric, row, device
+    sliced: set[int] = set()  # rows with MIG instances
     for name, samples in exposition.series.items():
         for labels, value in samples:
             pod = pod_of(labels)
             row = row_of.get(pod) if pod else None
+            if row is not None and any(map(labels.get, gpus.MIG_LABELS)):
+                sliced.add(row)
             if row is not None and 0 <= value <= gpus.max_value(name):
                 readings.setdefault(name, {}).setdefault(row, {})[gpus.device_of(labels)] = value
     found = {"fb_usage": _largest(gpus.FB_RATIO, readings) | _framebuffer(readings)}
     found |= {column: _largest(rows, readings) for column, rows in gpus.ACTIVITY.items()}
+    found = {column: {row: min(value, 1.0) for row, value in values.items()} for column, values in found.items()}
+    whole = {"gpu_util": _largest(gpus.GPU_UTIL, readings)}
+    for column, directions in gpus.LINKS.items():
+        sent, received = (_largest(first(name), readings) for name in directions)
+        whole[column] = {row: max(sent.get(row, 0.0), received.get(row, 0.0)) for row in sent | received}
+    for column, values in whole.items():
+        found[column] = {row: value for row, value in values.items() if row not in sliced}
     for column, values in found.items():
         for row, value in values.items():
-            columns[column][row] = np.fmax(columns[column][row], min(value, 1.0))
+            columns[column][row] = np.fmax(columns[column][row], value)
             columns["gpu_time_s"][row] = now_s
 
 

@@ -77,6 +77,11 @@ class _Start(msgspec.Struct):
     starting: list[_StartingPod] = []
 
 
+class _Gpus(msgspec.Struct):
+    sentence: str
+    change: str = ""
+
+
 class _Explanation(msgspec.Struct):
     sentence: str
     forecast: list[_ExplanationLine]
@@ -85,6 +90,7 @@ class _Explanation(msgspec.Struct):
     weights: str = ""
     chain: _Chain | None = None
     start: _Start | None = None
+    gpus: _Gpus | None = None
 
 
 class _ExplainAnswer(msgspec.Struct):
@@ -128,6 +134,9 @@ async def explanation(url: str, namespace: str, name: str, kind: str = "", timeo
         lines = [f"  {'pair':<{NAME_CHARS}}{pair}", *lines]
     if (chain := answer.explanation.chain) is not None:
         lines = [f"  {'next':<{NAME_CHARS}}{_next(chain)}", *lines]
+    if (gpus := answer.explanation.gpus) is not None:
+        lines.append(f"  {'gpus':<{NAME_CHARS}}{gpus.sentence}")
+        lines += [f"  {'consider':<{NAME_CHARS}}{gpus.change}"] if gpus.change else []
     if answer.explanation.start is not None:
         lines += _start(answer.explanation.start)
     lines = [*(f"Warning: {warning}." for warning in answer.explanation.warnings), *lines]

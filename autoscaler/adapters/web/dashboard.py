@@ -149,6 +149,7 @@ def _as_json(explanation: Explanation, wall_s: float) -> dict[str, Any]:
             {"stage": step.stage, "replicas": step.replicas, "reason": step.reason} for step in explanation.steps
         ],
         "forecast": [{"name": line.name, "text": line.text} for line in explanation.forecast],
+        "gpus": explanation.gpus._asdict(),
         "inputs": explanation.inputs,
         "sentence": explanation.sentence,
         "warnings": list(explanation.warnings),

@@ -281,6 +281,15 @@ WORKLOADS = (
         "Pods whose tensor cores are active; absent without GPU metrics.",
         _of("observation", "gpu_active"),
     ),
+    _gauge(
+        "gpu_diagnosis_replicas",
+        "Serving replicas of which the most frequent diagnosis of their GPUs is true: `busy`, `memory_bound_decode`, "
+        "`compute_bound_prefill`, `communication_bound`, `starved`, `idle_and_loaded` or `stuck`. `witness` is "
+        "`counters`, or `gpu_util` where that weak sign alone tells. Absent while it is unknown.",
+        None,
+        "diagnosis",
+        "witness",
+    ),
     Family(
         "gpu_loaded_idle_replica_seconds_total",
         "counter",
@@ -539,10 +548,10 @@ def markdown() -> str:
         "",
         f"**Number of series.** A workload has at most {series} series, one more for each signal with an opinion (at",
         f"most {len(Signal)}), one for each class of replicas that are not ready, and one each for its policy, its",
-        "recommender, the stage that changed its count and another owner; in practice about 30. What its GPUs were",
-        f"used for takes at most {2 * GpuState.OTHER + len(IdleCause)} more, in practice about 8. A workload",
-        f"whose starts were seen has {2 * len(Phase)} more, one for each phase with starting pods, and two where nodes",
-        "tell which weights they hold. The first",
+        "recommender, the diagnosis of its GPUs, the stage that changed its count and another owner; in practice",
+        f"about 30. What its GPUs were used for takes at most {2 * GpuState.OTHER + len(IdleCause)} more, in practice",
+        f"about 8. A workload whose starts were seen has {2 * len(Phase)} more, one for each phase with starting pods,",
+        "and two where nodes tell which weights they hold. The first",
         f"{MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the rest. At most {MAX_SOURCES}",
         f"sources, and {MAX_POOLS} pools, node groups, quotas and models each, have their own series. The Prometheus",
         "client adds `process_*` and, with every counter and histogram of the daemon itself, a `_created` time.",

@@ -34,6 +34,7 @@ from autoscaler.adapters.web.tick_values import (
     bounded,
 )
 from autoscaler.core.model.chain import Cause, Link
+from autoscaler.core.model.diagnosis import Diagnosis
 from autoscaler.core.model.fleet import NodeGroups, Workload
 from autoscaler.core.model.phases import NOT_STARTING, Phase
 from autoscaler.core.model.quotas import Quotas
@@ -207,6 +208,7 @@ class _TickCollector(Collector):
         for name, samples in self._gpu_use.of_workloads(rows, labels).items():
             yield _family(name, samples)
         yield _family("limited_by", _bounds(tick, rows, labels))
+        yield _family("gpu_diagnosis_replicas", _diagnoses(tick, rows, labels))
         yield _family("other_owner", _other_owners(tick, rows, labels))
         for family in exported_metrics.WORKLOADS:
             if family.column is not None:
@@ -299,6 +301,15 @@ def _bounds(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> 
     for label, stage in zip(labels, binding_stage(tick.decision)[rows].tolist(), strict=True):
         if stage != NONE:
             yield {**label, "stage": STAGES[stage]}, 1.0
+
+
+def _diagnoses(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
+    found = tick.decision.diagnosed
+    for row, label in zip(rows, labels, strict=True):
+        diagnosis = tuple(Diagnosis)[found.diagnosis[row]]
+        if diagnosis.known:
+            witness = "gpu_util" if found.weak[row] else "counters"
+            yield {**label, "diagnosis": diagnosis.state, "witness": witness}, float(found.replicas[row])
 
 
 def _other_owners(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:

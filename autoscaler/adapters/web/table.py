@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.adapters.web.tick_values import (
+    DIAGNOSES,
     PENDING_CLASSES,
     RECOMMENDERS,
     SIGNALS,
@@ -67,6 +68,7 @@ FIELDS = {
     "used_budgets": "requests that missed within about its window, in error budgets: above 1 the budget is exceeded",
     "gpu_loaded": "replicas whose GPU memory is in use; null: no GPU metrics",
     "gpu_active": "replicas whose tensor cores work",
+    "gpu_diagnosis": "what most of its serving replicas do with their GPU; see below",
     "loaded_idle_s": "replica-seconds loaded and idle since the workload was first seen",
     "flaps": "changes of the count that were undone within one cold start, since the workload was first seen",
     "gpus_per_replica": "GPUs of one replica; null: unknown",
@@ -145,6 +147,7 @@ class Table:
             "ttft_objective_s": tick.input.spec.ttft_objective_s,
             "itl_objective_s": tick.input.spec.itl_objective_s,
             "used_budgets": _used_budgets(decision.plan.missed_fraction, tick.input.spec.error_budget),
+            "gpu_diagnosis": _words(DIAGNOSES)[decision.diagnosed.diagnosis],
             "gpus_per_replica": fleet.gpus_per_replica,
             "usd_per_hour": usd_per_hour,
             "price_note": _words(bounded(why) for why in variants.reasons()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.core.explain.sentence import binding_stages
+from autoscaler.core.model.diagnosis import Diagnosis
 from autoscaler.core.model.fleet import PendingClass, WorkloadRef
 from autoscaler.core.model.types import Decision, Recommender, Signal, Stage
 from autoscaler.core.table.columns import FloatColumn, IntColumn
@@ -14,6 +15,7 @@ MAX_TEXT = 253  # the longest name of a Kubernetes object
 RECOMMENDERS = tuple(recommender.published for recommender in Recommender)
 SIGNALS = tuple(signal.published for signal in Signal)
 STAGES = tuple(stage.published for stage in Stage)
+DIAGNOSES = tuple(diagnosis.state for diagnosis in Diagnosis)
 PENDING_CLASSES = tuple(pending.published for pending in PendingClass)
 NONE = -1  # no signal recommends anything; no stage changed the count
 REPEATED = (ChangeStatus.RECORDED, ChangeStatus.PUBLISHED)  # proposed on every tick until another component applies it

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from autoscaler.core.explain import pairs, planner_lines, pods, signals, stages, weights
+from autoscaler.core.explain import diagnosis, pairs, planner_lines, pods, signals, stages, weights
 from autoscaler.core.explain.chain import NextNeed, next_need
 from autoscaler.core.explain.format import count, seconds
 from autoscaler.core.explain.row import TickRow, is_changed
@@ -55,6 +55,7 @@ class Explanation:
     asks: dict[str, float]  # recommended replicas by signal, NaN left out
     steps: tuple[SentenceStep, ...]
     forecast: tuple[planner_lines.PlannerLine, ...]  # what the planner goes by; empty: no policy is in force
+    gpus: diagnosis.GpuWords  # what its GPUs do
     inputs: dict[str, float]  # observation, capacity and planner in numbers, NaN where unknown
     sentence: str
     warnings: tuple[str, ...] = ()  # about the workload, whatever was decided
@@ -99,6 +100,7 @@ def explain(
         asks={s.published: data.recommended(s) for s in Signal if not math.isnan(data.recommended(s))},
         steps=steps,
         forecast=planner_lines.lines(data.figures, inp, decision, row),
+        gpus=diagnosis.describe(data),
         inputs=_inputs(data),
         sentence=_sentence(
             data,

@@ -22,7 +22,8 @@ Table = TypeVar("Table", "PodSamples", "GatewaySamples")
 DECIMALS = {
     **dict.fromkeys(("time_s", "gpu_time_s", "gap_s", "arrivals_per_s"), 3),
     **dict.fromkeys(("ttft_s", "itl_s", "kv_usage"), 5),
-    **dict.fromkeys(("fb_usage", "tensor_active", "sm_active", "dram_active"), 4),
+    **dict.fromkeys(("fb_usage", "tensor_active", "sm_active", "dram_active", "gpu_util"), 4),
+    **dict.fromkeys(("pcie_bytes_per_s", "nvlink_bytes_per_s"), -6),  # in whole MB/s
     **dict.fromkeys(("ttft_met", "itl_met", "prefill_met"), 2),  # interpolated between the bounds of buckets
 }
 """Decimals of the columns that are no whole numbers: finer than any of them is measured."""
@@ -61,6 +62,9 @@ class PodSamples(Columns):
     tensor_active: FloatColumn  # 0..1, the largest device of the pod, largest over the source's window
     sm_active: FloatColumn  # 0..1, likewise
     dram_active: FloatColumn  # 0..1, likewise
+    gpu_util: FloatColumn  # 0..100, likewise; only 0 or more says something; NaN on MIG instances
+    pcie_bytes_per_s: FloatColumn  # of the larger direction, likewise; NaN on MIG instances
+    nvlink_bytes_per_s: FloatColumn  # likewise
 
 
 @dataclass(frozen=True)

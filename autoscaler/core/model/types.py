@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.chain import Chain
+from autoscaler.core.model.diagnosis import Diagnosed
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.forecast import Forecast
 from autoscaler.core.model.observation import Observation
@@ -220,4 +221,5 @@ class Decision:
     unfollowed_s: FloatColumn  # float64[W], seconds for which the HPA has not followed the answer; NaN: it follows
     pending_by_class: FloatColumn  # float64[C, W], replicas that are not ready, by PendingClass
     plan: Plan  # the recommendation of the planner, as of its last update
+    diagnosed: Diagnosed  # what its GPUs do; only told
     chain: Chain  # what begins when for the next pre-warm window or rise of the forecast

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.model.diagnosis import Diagnosed
 from autoscaler.core.model.observation import Observation, StartTimes
 from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.samples import PodSamples
@@ -19,6 +20,7 @@ from autoscaler.core.model.types import TickInput
 from autoscaler.core.observe import (
     answer_lengths,
     arrivals,
+    diagnosis,
     draining,
     flaps,
     freshness,
@@ -72,6 +74,7 @@ class Observed:
     """Result of one observation, for the stages that decide."""
 
     observation: Observation
+    diagnosed: Diagnosed
     starts: Starts
     arrivals: Arrivals
     pods: PodMeasurements
@@ -100,7 +103,7 @@ def observe(
     measured = pods.measure_pods(samples, inp.now_s, pods_before)
     ledger, next_node = starts.expect_next(inp, before.ledger)
     found = starts.find(inp, ledger, next_node, pods_before.seen_ready > 0, pods_before.awaited_node > 0)
-    observation, refusing, working, after, pod_state = _sum_up(
+    observation, diagnosed, refusing, working, after, pod_state = _sum_up(
         inp, elapsed_s, measured, replace(before, ledger=ledger), pods_before, found
     )
     missing, claims, pending_history = pending.update(
@@ -111,6 +114,7 @@ def observe(
     trusted, fresh = freshness.update(inp, observation, before.freshness)
     observed = Observed(
         observation=observation,
+        diagnosed=diagnosed,
         starts=found,
         arrivals=arrived,
         pods=measured,
@@ -131,8 +135,8 @@ def _sum_up(
     before: ObserveState,
     pods_before: PodState,
     found: Starts,
-) -> tuple[Observation, BoolColumn, BoolColumn, ObserveState, PodState]:
-    """Aggregate the measurements of pods per workload.
+) -> tuple[Observation, Diagnosed, BoolColumn, BoolColumn, ObserveState, PodState]:
+    """Aggregate the measurements of pods per workload, and say what their GPUs do.
 
     Also return the workloads of which a pod has refused requests, or has done work, since its last reading; bool[W].
     """
@@ -180,7 +184,8 @@ def _sum_up(
         loaded_idle_s=loaded_idle_s,
         flaps=changes,
     )
-    return observation, refusing > 0, at_work > 0, after, replace(pod_state, sleep=sleep)
+    diagnosed = diagnosis.diagnose(inp.now_s, grouped)
+    return observation, diagnosed, refusing > 0, at_work > 0, after, replace(pod_state, sleep=sleep)
 
 
 def _learn_starts(

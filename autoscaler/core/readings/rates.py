@@ -33,6 +33,9 @@ MAX_PLAUSIBLE = {
     "tensor_active": 1.0,
     "sm_active": 1.0,
     "dram_active": 1.0,
+    "gpu_util": 100.0,
+    "pcie_bytes_per_s": 1e13,
+    "nvlink_bytes_per_s": 1e13,
 }
 MAX_PLAUSIBLE |= dict.fromkeys(("running", "waiting", "deferred", "held", "max_running", "arrivals_per_s"), 1e6)
 MAX_PLAUSIBLE |= dict.fromkeys(("ttft_s", "itl_s"), 86_400.0)

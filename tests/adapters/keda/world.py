@@ -9,6 +9,7 @@ from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.service import KedaService
 from autoscaler.config.policy.parse import load
 from autoscaler.core.model.chain import Chain
+from autoscaler.core.model.diagnosis import Diagnosed
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Workload, WorkloadRef
 from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.phases import Starts
@@ -141,6 +142,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0, leading: bo
         base_replicas=desired,
         pending_by_class=np.zeros((len(PendingClass), count)),
         plan=Plan.blank(count),
+        diagnosed=Diagnosed.none(count),
         chain=Chain.none(count),
     )
     spec = replace(Spec.filled(count), max_input_age_s=np.array([row.max_age_s for row in rows]))

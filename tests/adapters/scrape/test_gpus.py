@@ -13,6 +13,7 @@ from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import PodSamples, Samples
 from tests.adapters.scrape.support import SteppedClock, fleet_of
+from tests.harness.dcgm_recordings import diagnoses, expected_diagnoses, page, recorded_fleet
 from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.exposition import exposition_server as another_server
 from tests.harness.objectives import objectives
@@ -219,6 +220,11 @@ async def test_a_broken_exporter_is_named_and_others_are_read(
     assert samples.reports[0].failed == 2
     assert any("connection refused" in line for line in samples.reports[0].problems)
     assert any("cut off" in line for line in samples.reports[0].problems)
+
+
+async def test_each_recording_is_read_as_the_diagnosis_it_was_written_for(exposition_server: ExpositionServer) -> None:
+    pods = await sample(exposition_server, page(), fleet=recorded_fleet())
+    assert diagnoses(pods, 1000.0) == expected_diagnoses()
 
 
 def test_a_url_that_is_none_stops_the_start() -> None:

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from autoscaler.core.explain.diagnosis import GpuWords
 from autoscaler.core.explain.planner_lines import PlannerLine
 from autoscaler.core.explain.sentence import Explanation, SentenceStep
 from autoscaler.core.model.chain import Cause, Chain
+from autoscaler.core.model.diagnosis import Diagnosed, Diagnosis
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.phases import Phase, Starts
@@ -166,6 +168,9 @@ class World:
                 allowed_fraction=np.full(count, 0.0065),
                 missed_fraction=np.full(count, 0.025),
             ),
+            diagnosed=Diagnosed(
+                np.full(count, Diagnosis.IDLE_AND_LOADED), self.replicas, self.replicas, np.zeros(count, dtype=bool)
+            ),
             chain=Chain.none(count),
         )
         spec = replace(
@@ -248,6 +253,7 @@ def explain(
             for stage in Stage
         ),
         forecast=FORECAST,
+        gpus=GpuWords("idle_and_loaded", False, "2 of 2 serving replicas: idle and loaded", "sleep of idle replicas"),
         inputs=INPUTS,
         sentence=sentence(ref, int(given.fleet.replicas[row]), int(wanted), int(demand)),
     )

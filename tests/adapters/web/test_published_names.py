@@ -18,6 +18,7 @@ from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.core.explain.sentence import explain
 from autoscaler.core.gpu_use import GpuState, IdleCause
 from autoscaler.core.model.chain import Cause, Link
+from autoscaler.core.model.diagnosis import STATES
 from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.model.phases import Phase
 from autoscaler.core.model.types import Recommender, Signal, Stage
@@ -51,6 +52,7 @@ async def test_published_names_are_those_of_the_golden_file(daemon: Daemon):
     names = {line for room, body in bodies for line in _keys(body, f"{room} ")}
     names |= {f"metric {family.full_name} {' '.join(family.labels)}".rstrip() for family in exported_metrics.FAMILIES}
     names |= {f"{each.__name__} {member.published}" for each in ENUMS for member in each}
+    names |= {f"Diagnosis {state}" for state in STATES}
     names |= {f"outcome {status.value}" for status in ChangeStatus}
     names |= {f"state-{state_file.FORMAT} {name}" for name in SCHEMA}
     names |= {f"log {name}" for file in CODE.rglob("*.py") for name in _log_keys(file.read_text("utf-8"))}

@@ -115,6 +115,8 @@ export class Detail {
     parts.pair.hidden = !explanation.pair;
     setText(parts.weights, `Weights ${explanation.weights}.`);
     parts.weights.hidden = !explanation.weights;
+    setText(parts.gpus, gpusText(explanation.gpus));
+    parts.gpus.dataset.state = explanation.gpus.diagnosis;
     setText(parts.chain, explanation.chain ? chainText(explanation.chain) : "");
     parts.chain.hidden = !explanation.chain;
     replace(parts.phases, phaseRows(explanation.start));
@@ -184,6 +186,7 @@ function skeleton(root, namespace, name) {
     warnings: element("ul", { class: "warnings card", hidden: true }),
     pair: element("p", { class: "pair card", hidden: true }),
     weights: element("p", { class: "weights card", hidden: true }),
+    gpus: element("p", { class: "gpus card" }),
     chain: element("p", { class: "chain card", hidden: true }),
     figures: element("dl", { class: "tiles small" }),
     chart: element("div", { class: "chart" }),
@@ -221,6 +224,7 @@ function skeleton(root, namespace, name) {
     parts.warnings,
     parts.pair,
     parts.weights,
+    parts.gpus,
     parts.chain,
     parts.figures,
     element("section", { class: "card", "aria-label": "Recent history" }, parts.chart, element("p", { class: "span" }, parts.span, " ", parts.recorded)),
@@ -324,6 +328,10 @@ function startingRow({ pod, phase, for_s, usual_s, late }) {
     element("td", { class: "number" }, duration(for_s)),
     element("td", { class: "number" }, duration(usual_s)),
   );
+}
+
+function gpusText({ sentence, change }) {
+  return `GPUs: ${sentence}.${change ? ` Consider ${change}.` : ""}`;
 }
 
 function badges(workload) {

@@ -20,6 +20,7 @@ from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import PodSamples, Samples
 from tests.adapters.prometheus.fleets import fleet_of
+from tests.harness.dcgm_recordings import diagnoses, expected_diagnoses, page, recorded_fleet
 from tests.harness.exposition import ExpositionServer, exposition_server
 from tests.harness.objectives import objectives
 from tests.harness.prometheus import prometheus
@@ -181,6 +182,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             target("epp-0", EPP, job="epp"),
             target("epp-0", EPP, job="epp-again", endpoint="metrics", container="epp", instance="epp-0:metrics"),
             target("dcgm-0", DCGM, job="dcgm"),
+            target("dcgm-1", page(), job="dcgm"),
         ]
         async with request.param(tmp_path_factory.mktemp("server"), *targets) as server:
             await server.wait_for("up == 1", len(targets))
@@ -365,6 +367,11 @@ async def test_gpus_count_for_the_pod_and_not_for_the_exporter(scene: Scene):
     assert scene.value(samples, "tiny-saturated", "sm_active") == 1
     unknown = ("fb_usage", "tensor_active", "sm_active", "dram_active")
     assert all(np.isnan(scene.value(samples, "tiny-twice", column)) for column in unknown)
+
+
+async def test_each_recording_of_gpus_is_read_as_its_diagnosis(scene: Scene):
+    pods = (await sampled(scene._replace(fleet=recorded_fleet()))).pods
+    assert diagnoses(pods, SystemClock().now_s()) == expected_diagnoses()
 
 
 async def test_a_gateway_queue_counts_once_for_two_names_and_jobs(scene: Scene):
