@@ -138,7 +138,8 @@ def _replay(report: FleetReport, settings: PrometheusSettings, row: int, kind: s
         doubt="",
     )
     p = report.profiles
-    late = float(p.max_queue_s[row] / p.work_s[row]) * max(float(np.nanmean(counted.pods)), 1.0)
+    work_s = float(p.work_s[row])
+    late = float(p.max_queue_s[row]) / work_s * max(float(np.nanmean(counted.pods)), 1.0) if work_s > 0 else math.inf
     return replace(hour, doubt=find_doubt(hour, case.goal, late))
 
 

@@ -27,7 +27,8 @@ class Verdict:
     spare_gpu_hours: float  # of these, beyond what is needed
     gpu_hours: float  # of all judged services, as it was
     spare: Money  # of `spare_gpu_hours`
-    missing: int  # missed their objective
+    missing: int  # missed their objective as it was measured, also those that are not well modelled
+    missing_unmodelled: int  # of these, not well modelled: what they need is not known
     lacking_gpu_hours: float  # that these would need in addition; 0: this policy needs no more for them
     attainment: float  # that most services are promised, 0..1
 
@@ -41,7 +42,9 @@ def judge(report: FleetReport) -> Verdict:
     met = ~(was.attainment < report.spec.attainment - 1e-9)
     generous = judged & met & (was.gpu_hours > TWICE * need)
     spare = np.where(generous, was.gpu_hours - need, 0.0)
-    misses = judged & ~met
+    measured = ~report.profiles.assumed_misses
+    missed = enough_seen(report) & ~met & (report.modelled | measured)  # whatever the model makes of a measured miss
+    misses = judged & missed
     rate = report.facts.usd_per_hour / report.facts.gpus
     lacking = np.where(misses, np.maximum(need - was.gpu_hours, 0.0), 0.0)
     return Verdict(
@@ -53,7 +56,8 @@ def judge(report: FleetReport) -> Verdict:
         spare_gpu_hours=float(np.nansum(spare)),
         gpu_hours=float(np.nansum(np.where(judged, was.gpu_hours, 0.0))),
         spare=report.facts.money(report.services, spare * rate, generous),
-        missing=int(misses.sum()),
+        missing=int(missed.sum()),
+        missing_unmodelled=int((missed & ~judged).sum()),
         lacking_gpu_hours=float(np.nansum(lacking)),
         attainment=float(np.median(report.spec.attainment)) if len(report.services) else np.nan,
     )
@@ -71,15 +75,21 @@ def needed_gpu_hours(report: FleetReport) -> FloatColumn:
 
 def judged_services(report: FleetReport) -> BoolColumn:
     """Return the services whose figures count: seen for long enough, well modelled, with requests; bool[W]."""
+    return np.asarray(report.modelled & enough_seen(report))
+
+
+def enough_seen(report: FleetReport) -> BoolColumn:
+    """Return the services that were seen for long enough, with requests; bool[W]."""
     requests = report.entry(ACTUAL).outcome.requests
-    return np.asarray(report.modelled & (report.seen_share >= LEAST_SEEN) & (requests > 0))
+    return np.asarray((report.seen_share >= LEAST_SEEN) & (requests > 0))
 
 
 def sentence(verdict: Verdict) -> str:
     """Return the verdict in words."""
     seen = f"In {verdict.seen_days:.3g} of {verdict.span_days:.3g} days seen"
+    left = verdict.services - verdict.judged
     if not verdict.judged:
-        return f"{seen}, none of {count(verdict.services, 'service')} can be judged."
+        return f"{seen}, none of {count(verdict.services, 'service')} can be judged{_missed(verdict)}."
     promise = f"{verdict.attainment * 100:.4g} %"
     said = (
         f"{seen}, {verdict.generous} of {count(verdict.judged, 'service')} ran on more than twice what {promise} needs"
@@ -89,13 +99,21 @@ def sentence(verdict: Verdict) -> str:
         said += f" ({verdict.spare.say()})"
     else:
         said += f", of {amount(verdict.gpu_hours)} GPU-hours in all"
-    if verdict.missing:
-        would = (
-            f"would need {amount(verdict.lacking_gpu_hours)} more"
-            if verdict.lacking_gpu_hours > 0
-            else "would need no more, at other hours"
-        )
-        whose = "its" if verdict.missing == 1 else "their"
-        said += f"; {count(verdict.missing, 'service')} missed {whose} objective and {would}"
-    left = verdict.services - verdict.judged
+    said += _missed(verdict)
     return f"{said}." + (f" {count(left, 'service')} could not be judged." if left else "")
+
+
+def _missed(verdict: Verdict) -> str:
+    """Say which services missed their objective, and what these would need; "": none did."""
+    if not verdict.missing:
+        return ""
+    known = verdict.missing - verdict.missing_unmodelled
+    said = f"; {count(verdict.missing, 'service')} missed {'its' if verdict.missing == 1 else 'their'} objective"
+    if known:
+        of_them = f"{known} of them " if verdict.missing_unmodelled else ""
+        need = f"need {amount(verdict.lacking_gpu_hours)} more" if verdict.lacking_gpu_hours > 0 else ""
+        said += f" and {of_them}would {need or 'need no more, at other hours'}"
+    if verdict.missing_unmodelled:
+        whose = f"{verdict.missing_unmodelled} of them" if known else ("it" if verdict.missing == 1 else "they")
+        said += f"; what {whose} would need is not known"
+    return said
