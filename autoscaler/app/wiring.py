@@ -41,6 +41,7 @@ from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.readiness import Readiness, by_name
 from autoscaler.adapters.web.server import HttpServer
 from autoscaler.app.record import PolicyWatch, open_writer
+from autoscaler.app.report_page import page_of_record
 from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.reload import PolicyFiles, Reload
@@ -314,9 +315,15 @@ async def build_loop(
             2 * follower_period_s(settings.period_s) + settings.tick_deadline_s,
         )
         parts.recorders += [dashboard, metrics, readiness]
-        timeline = partial(read_timeline, settings.record.folder) if settings.record else None
+        folder = settings.record.folder if settings.record else None
         server = HttpServer(
-            settings.http, dashboard=dashboard, metrics=metrics, readiness=readiness, mode=mode, timeline=timeline
+            settings.http,
+            dashboard=dashboard,
+            metrics=metrics,
+            readiness=readiness,
+            mode=mode,
+            timeline=partial(read_timeline, folder) if folder else None,
+            report=partial(page_of_record, folder) if folder else None,
         )
         await stack.enter_async_context(server)
         parts.page = server.url

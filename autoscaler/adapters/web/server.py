@@ -11,6 +11,7 @@
 /api/v1/quotas                     quotas of GPUs, and what is borrowed and lent
 /api/v1/weights                    the weights of models: which nodes hold them, should hold them, or cannot
 /api/v1/record/NAMESPACE/NAME      recorded past, where there is a record: ?kind= ?hours=
+/report                            the report of the record, or how to get one
 /api/v1/stream                     server-sent events, see `stream`
 """
 
@@ -45,6 +46,7 @@ from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.node_groups import rows
 from autoscaler.adapters.web.quotas import rows as quota_rows
 from autoscaler.adapters.web.readiness import Readiness
+from autoscaler.adapters.web.report_page import ReportPage
 from autoscaler.adapters.web.response_cache import Body, Busy, ResponseCache
 from autoscaler.adapters.web.stream import Stream, write
 from autoscaler.adapters.web.table import SORTABLE, Table
@@ -101,6 +103,7 @@ class HttpServer:
         readiness: Readiness,
         mode: str,
         timeline: Callable[[str, str, str, float], dict[str, Any]] | None = None,
+        report: Callable[[], str] | None = None,
         heartbeat_s: float = 15.0,
         write_deadline_s: float = 10.0,
         answer_s: float = ANSWER_S,
@@ -111,6 +114,7 @@ class HttpServer:
         self._readiness = readiness
         self._mode = mode
         self._timeline, self._reading_record = timeline, False
+        self._report = ReportPage(report)
         self._write_deadline_s = write_deadline_s
         self._answer_s = answer_s
         self._answers = ResponseCache()
@@ -207,6 +211,7 @@ class HttpServer:
         app.router.add_get("/api/v1/workloads", self._workloads)
         app.router.add_get("/api/v1/workloads/{namespace}/{name:.+}", self._workload)
         app.router.add_get("/api/v1/record/{namespace}/{name:.+}", self._recorded)
+        app.router.add_get("/report", self._report_page)
         app.router.add_get("/api/v1/node-groups", self._node_groups)
         app.router.add_get("/api/v1/gpu-use", self._gpu_use)
         app.router.add_get("/api/v1/quotas", self._quotas)
@@ -307,6 +312,10 @@ class HttpServer:
             raise web.HTTPNotFound(text=str(error.args[0])) from None
         finally:
             self._reading_record = False
+
+    async def _report_page(self, request: web.Request) -> web.Response:
+        Query(request, ())
+        return self._report.answer()
 
     async def _node_groups(self, request: web.Request) -> web.StreamResponse:
         Query(request, ())
