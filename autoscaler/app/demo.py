@@ -13,15 +13,13 @@ from rich.console import Console
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.engine_sleep import EngineSleep
 from autoscaler.adapters.standard_output import printing
-from autoscaler.app.report import ReportOptions, make_report
+from autoscaler.app.report import make_report, record_options, write_report
 from autoscaler.app.wiring import LoopParts, build_loop, open_sources, run_loop
-from autoscaler.config.policy.parse import DEFAULT_POLICY, shipped
+from autoscaler.config.policy.parse import shipped
 from autoscaler.config.policy.reload import PolicyFiles
 from autoscaler.config.settings import HttpSettings, Mode, RecordSettings, ScrapeSettings, Settings
 from autoscaler.daemon.log import LogRecorder
-from autoscaler.lab.report import output_files
 from autoscaler.ports import Unavailable
-from autoscaler.report.document import to_json
 from autoscaler.sim.demo.clock import CompressedClock, Pace
 from autoscaler.sim.demo.scenario import POLICIES as DEMO_POLICIES
 from autoscaler.sim.demo.scenario import demo_scenario
@@ -87,24 +85,10 @@ async def demo(
 
 def _report(record: Path) -> None:
     """Write the report of a record into its folder; a record of less than an hour has none."""
-    options = ReportOptions(
-        prometheus=None,
-        since_s=WEEK_S,
-        policies=(shipped(), DEMO_POLICIES),
-        default_policy=DEFAULT_POLICY,
-        namespaces=(),
-        prices={},
-        step_s=None,
-        cache=None,
-        html=None,
-        json=None,
-        record=record,
-    )
+    options = record_options(record, WEEK_S, html=record / "report.html", json=record / "report.json")
     try:
-        output_files.write([(record / "report.json", to_json(make_report(options, Console(quiet=True))))])
+        write_report(make_report(options, Console(quiet=True)), options)
     except Unavailable as error:
         print(f"no report: {error}", file=sys.stderr)
     else:
-        print(
-            f"The record and its report: {record}; `vllm-autoscaler report --record {record}` shows it", file=sys.stderr
-        )
+        print(f"The record: {record}; its report: {(record / 'report.html').resolve()}", file=sys.stderr)

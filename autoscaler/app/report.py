@@ -34,6 +34,7 @@ from autoscaler.adapters.record.reader import Record
 from autoscaler.app.report_rules import check_files, rule_columns
 from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.policy.compile import spec_row
+from autoscaler.config.policy.parse import DEFAULT_POLICY
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.config.settings import KubeSettings, PrometheusSettings
 from autoscaler.config.values import show_duration
@@ -49,8 +50,9 @@ from autoscaler.report.history import FleetHistory, Span, read_history
 from autoscaler.report.load import measure_load
 from autoscaler.report.page import page
 from autoscaler.report.piece_cache import PieceCache
-from autoscaler.report.recorded import read_record
+from autoscaler.report.recorded import read_record, read_recorded_policies
 from autoscaler.report.report import FleetReport, compute
+from autoscaler.report.size_prior import assume_gap_s
 from autoscaler.report.table import print_report
 
 Answer = TypeVar("Answer")
@@ -80,7 +82,7 @@ class ReportOptions:
     prometheus: PrometheusSettings | None  # None: the record is read
     since_s: float
     policies: tuple[Path, ...]
-    default_policy: str
+    default_policy: str  # "" with a record and no `policies`: each service by its own
     namespaces: tuple[str, ...]
     prices: Mapping[str, float]
     step_s: float | None
@@ -93,6 +95,23 @@ class ReportOptions:
     kube: KubeSettings | None = None  # of the cluster whose scaling rules are read; None: none
 
 
+def record_options(folder: Path, since_s: float, html: Path | None = None, json: Path | None = None) -> ReportOptions:
+    """Return the options for the report of a record, with the policies and prices that it has."""
+    return ReportOptions(
+        prometheus=None,
+        since_s=since_s,
+        policies=(),
+        default_policy="",
+        namespaces=(),
+        prices={},
+        step_s=None,
+        cache=None,
+        html=html,
+        json=json,
+        record=folder,
+    )
+
+
 def report(options: ReportOptions) -> int:
     """Read the history, compute the report, print it and write its files."""
     outputs = tuple(path for path in (options.html, options.json) if path is not None)
@@ -100,16 +119,17 @@ def report(options: ReportOptions) -> int:
     check_files(options.against)
     console = Console(stderr=True)
     made = make_report(options, console)
-    contents = []
-    if options.html is not None:
-        contents.append((options.html, page(made)))
-    if options.json is not None:
-        contents.append((options.json, to_json(made)))
-    output_files.write(contents)
+    write_report(made, options)
     if options.html is not None:
         console.print(f"The page: {options.html.resolve()}", markup=False, highlight=False)
     print_report(made, Console())
     return 0
+
+
+def write_report(made: FleetReport, options: ReportOptions) -> None:
+    """Write the files that the options name."""
+    texts = ((options.html, page), (options.json, to_json))
+    output_files.write([(path, write(made)) for path, write in texts if path is not None])
 
 
 def make_report(options: ReportOptions, console: Console) -> FleetReport:
@@ -145,12 +165,20 @@ def make_report_of_history(options: ReportOptions, console: Console) -> tuple[Fl
     spec_of_one = Spec(*(np.array([value]) for value in row))
     limits = Objective(float(spec_of_one.first_token_limit_s[0]), float(spec_of_one.itl_objective_s[0]))
     history = _read(options, settings, reader, limits, until_s, console)
-    history = history.only(options.namespaces)
+    asked_s = history.span.steps * history.span.step_s
+    history = history.only(options.namespaces).from_first(LEAST_STEPS)
+    kept_s = history.span.steps * history.span.step_s
+    if kept_s < asked_s:
+        notes = (
+            *notes,
+            f"the first engine reported {show_duration(asked_s - kept_s)} after the begin of the span: all "
+            "figures are over the time since then",
+        )
     services = len(history.services)
     spec = Spec(*(np.full(services, value) for value in row))
     with reader_of(reader) as one:
         server, facts, cold_start_s, problems = one.name, *_learn_facts(options, settings, one, history, fleet)
-    load, profiles = measure_load(history, spec, cold_start_s)
+    load, profiles = measure_load(history, spec, cold_start_s, assume_gap_s(facts.model, facts.gpus, facts.products))
     cluster = None if options.kube is None else (options.kube, options.namespaces)
     columns, told = rule_columns(options.against, cluster, reader, history.services, load, profiles)
     made = compute(
@@ -165,7 +193,7 @@ def make_report_of_history(options: ReportOptions, console: Console) -> tuple[Fl
         notes=(*notes, *problems, *told),
         stage=_stages(console),
     )
-    return made, history
+    return replace(made, asked_days=asked_s / 86_400), history
 
 
 def _learn_facts(
@@ -196,15 +224,24 @@ def _learn_facts(
 
 
 def _of_record(options: ReportOptions, folder: Path, console: Console) -> tuple[FleetReport, FleetHistory]:
-    """Compute the report of a record: each service by its own policy, and by the default one where it has none."""
-    book = load_policies(options.policies, options.default_policy)
+    """Compute the report of a record: each service by its own policy, or all by the stated one."""
     with Record(folder) as record:
         _, last_s = record.span()
-        recorded = read_record(record, last_s - options.since_s, last_s, options.namespaces)
-    names = tuple(name if name in book.policies else book.default for name in recorded.policies)
-    rows = [spec_row(book.policies[name].spec) for name in names]
+        recorded = read_record(record, last_s - options.since_s, last_s, options.namespaces, options.prices)
+        own, unread = read_recorded_policies(record)
+    if options.default_policy or options.policies:
+        book = load_policies(options.policies, options.default_policy or DEFAULT_POLICY)
+        policies, names = book.policies, (book.default,) * len(recorded.policies)
+    else:
+        policies = {**load_policies().policies, **own}
+        names = tuple(name if name in policies else DEFAULT_POLICY for name in recorded.policies)
+    rows = [spec_row(policies[name].spec) for name in names]
     spec = Spec(*(np.array(column) for column in zip(*rows, strict=True)))
-    load, profiles = measure_load(recorded.history, spec, np.full(len(names), math.nan))
+    facts = recorded.facts
+    gap_s = assume_gap_s(facts.model, facts.gpus, facts.products)
+    load, profiles = measure_load(recorded.history, spec, np.full(len(names), math.nan), gap_s)
+    cluster = None if options.kube is None else (options.kube, options.namespaces)
+    columns, told = rule_columns(options.against, cluster, None, recorded.history.services, load, profiles)
     made = compute(
         str(folder),
         recorded.history,
@@ -213,7 +250,8 @@ def _of_record(options: ReportOptions, folder: Path, console: Console) -> tuple[
         recorded.facts,
         spec,
         names,
-        notes=recorded.gpu_use,
+        columns=columns,
+        notes=(*recorded.gpu_use, *unread, *told),
         stage=_stages(console),
     )
     return made, recorded.history
@@ -237,7 +275,7 @@ def _read(
                 "looked for the metrics of vLLM, SGLang, TGI, TensorRT-LLM, Triton and NIM"
             )
         span = _choose_span(options, scrapes, until_s)
-        queries = service_queries(one, spellings, limits, (span.start_s, span.end_s), span.step_s)
+        queries = service_queries(one, spellings, limits, (span.start_s, span.end_s), span.step_s, options.namespaces)
         server = f"{one.name} {settings.selector}"
     cache = PieceCache(options.cache, server)
     try:
@@ -246,7 +284,8 @@ def _read(
     finally:
         cache.close()
     if not history.services:
-        raise Unavailable(f"{server.strip()}: no engine reported in the last {show_duration(options.since_s)}")
+        where = f" of namespace {' or '.join(options.namespaces)}" if options.namespaces else ""
+        raise Unavailable(f"{server.strip()}: no engine{where} reported in the last {show_duration(options.since_s)}")
     if cache.problem:
         console.print(f"note: {cache.problem}", markup=False)
     return history

@@ -36,15 +36,18 @@ def check_files(files: Sequence[Path]) -> None:
 def rule_columns(
     files: Sequence[Path],
     cluster: tuple[KubeSettings, Sequence[str]] | None,
-    reader: Callable[[], RangeReader],
+    reader: Callable[[], RangeReader] | None,
     services: Sequence[ServiceName],
     load: FleetLoad,
     profiles: Profiles,
 ) -> tuple[tuple[RuleColumn, ...], tuple[str, ...]]:
-    """Return the column of the rules of these services, if any rule is given, and notes."""
+    """Return the column of the rules of these services, if any rule is given, and notes.
+
+    reader: of the server with the history of other queries; None: there is none.
+    """
     if not files and cluster is None:
         return (), ()
-    one = reader()
+    one = reader() if reader is not None else None
     try:
         recorded, notes = _recorded(one)
         rules = list(read_files(files, recorded)) if files else []
@@ -54,9 +57,10 @@ def rule_columns(
             rules += found
             notes += [*problems, *faults]
         chosen, unused = assign(rules, services)
-        series, failed = _past_of_queries(chosen, one, load)
+        series, failed = _past_of_queries(chosen, one, load) if one is not None else ({}, [])
     finally:
-        one.close()
+        if one is not None:
+            one.close()
     settings, told = settings_of(chosen, load.span.start_s, series)
     told = [*notes, *unused, *failed, *told]
     if len(told) > MOST_NOTES:
@@ -64,7 +68,9 @@ def rule_columns(
     return (RuleColumn(settings, load, profiles),), tuple(told)
 
 
-def _recorded(reader: RangeReader) -> tuple[Mapping[str, str], list[str]]:
+def _recorded(reader: RangeReader | None) -> tuple[Mapping[str, str], list[str]]:
+    if reader is None:
+        return NONE, [f"{NOT_FOLLOWED}, and only queries of simulated signals are evaluated: no server is asked"]
     try:
         return recording_rules(reader), []
     except Unavailable as error:

@@ -267,10 +267,14 @@ def refuse_unused(given: dict[str, Any], beginnings: tuple[str, ...], where: str
 
     Options from the environment apply to all commands, and a command may ignore them.
     """
-    context = click.get_current_context()
     for name in given:
-        if name.startswith(beginnings) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if name.startswith(beginnings) and is_given(name):
             raise click.UsageError(f"--{name.replace('_', '-')} has no effect {where}")
+
+
+def is_given(name: str) -> bool:
+    """Return whether the command line itself has this option of the present command."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def source_rule_options(prefix: str = "") -> Callable[[Command], Command]:

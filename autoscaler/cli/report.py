@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from autoscaler.cli.experiment import Greedy
-from autoscaler.cli.options import context_option, policy_options, price_options, prometheus_options, refuse_unused
+from autoscaler.cli.options import (
+    context_option,
+    is_given,
+    policy_options,
+    price_options,
+    prometheus_options,
+    refuse_unused,
+)
 from autoscaler.cli.param_types import FOLDER, OUT, READABLE_FILE, DurationParam, ObjectName, SpanParam
 from autoscaler.cli.process import run_interruptibly
 from autoscaler.cli.settings import prometheus_settings, stated_prices
@@ -61,7 +68,9 @@ def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
         raise click.UsageError("give either --prometheus URL or --record DIR: report reads history from there")
     if given["record"] is not None:
         others = {"cache": cache, "no_cache": no_cache, **given}
-        refuse_unused(others, ("cache", "no_cache", "step", "against", "cluster", "price"), "with --record")
+        refuse_unused(others, ("cache", "no_cache", "step"), "with --record")
+        if not is_given("default_policy"):
+            given["default_policy"] = ""  # each service by its own
     if cache is not None and no_cache:
         raise click.UsageError("--cache FILE and --no-cache exclude each other")
     if given["context"] and not given["cluster"]:

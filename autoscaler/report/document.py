@@ -150,7 +150,10 @@ def assumptions(report: FleetReport, row: int) -> list[str]:
     """Return what of a service was not learned but assumed."""
     profiles = report.profiles
     said = (
-        (profiles.assumed_speed[row], "speed of a replica: no engine reports token gaps, so that of an 8B model"),
+        (
+            profiles.assumed_speed[row],
+            "speed of a replica: no engine reports token gaps, so that of its size, else of 8B",
+        ),
         (profiles.assumed_misses[row], "misses by load: no engine reports histograms, so a usual curve"),
         (profiles.assumed_start[row], "cold start: none was seen, so that of the policy"),
         (report.facts.assumed_gpus[row], "GPUs of a replica: neither DCGM nor kube-state-metrics tells, so one"),

@@ -42,6 +42,7 @@ class ServiceFacts:
     assumed_gpus: BoolColumn  # bool[W], nothing tells: one is assumed
     usd_per_hour: FloatColumn  # float64[W], of a replica; NaN: unknown
     reasons: tuple[str, ...]  # [W], why the price is unknown, or may be too high; "": it is known
+    products: tuple[str, ...] = ()  # [W], of the GPUs, "": not known; (): of none
 
     def money(self, names: Sequence[ServiceName], usd: FloatColumn, counted: BoolColumn) -> Money:
         """Add up what services cost. usd: float64[W]; NaN: no price. counted: bool[W], the services that are added."""
@@ -64,13 +65,14 @@ def gather_facts(
     for row, workload in enumerate(fleet.workloads if fleet is not None else ()):
         by_name.setdefault((workload.ref.namespace, name_in_pods(workload.ref.name)), row)
         by_name.setdefault((workload.ref.namespace, ""), row)  # a scrape job without pods
-    models, gpus, costs = [], [], []
+    models, gpus, costs, products = [], [], [], []
     for service in services:
         row = by_name.get((service.namespace, service.name), by_name.get((service.name, ""), -1))
         found = devices.get(service)
         hardware = _hardware(fleet, row) if found is None else Hardware(found.per_replica, found.pool)
         models.append(fleet.workloads[row].model if fleet is not None and row >= 0 else "")
         gpus.append(hardware.gpus)
+        products.append(hardware.pool.product if hardware.pool is not None else "")
         costs.append(price(hardware, prices, prices.capacity_types.get(service, "")))
     known = np.array(gpus, dtype=np.float64)
     return ServiceFacts(
@@ -79,6 +81,7 @@ def gather_facts(
         assumed_gpus=np.isnan(known),
         usd_per_hour=np.array([each.usd for each in costs], dtype=np.float64),
         reasons=tuple(each.why for each in costs),
+        products=tuple(products),
     )
 
 

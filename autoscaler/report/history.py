@@ -98,6 +98,15 @@ class FleetHistory:
         columns = {name: values[:, rows] for name, values in self.columns.items()}
         return replace(self, services=tuple(self.services[row] for row in rows), columns=columns)
 
+    def from_first(self, least_steps: int) -> FleetHistory:
+        """Return the history since anything was seen; all of it if that is less than `least_steps`."""
+        seen = self.seen.any(axis=1)
+        first = int(np.argmax(seen)) if seen.any() else 0
+        if not first or self.span.steps - first < least_steps:
+            return self
+        span = Span(self.span.start_s + first * self.span.step_s, self.span.step_s, self.span.steps - first)
+        return replace(self, span=span, columns={name: values[first:] for name, values in self.columns.items()})
+
     @property
     def seen(self) -> BoolColumn:
         """Return the steps in which the service is known to have reported, or to have had no replica; bool[T, W]."""

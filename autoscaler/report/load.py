@@ -27,15 +27,13 @@ from autoscaler.core.model.spec import Spec
 from autoscaler.core.planner.shadow_fleets import compute_batch_room_s
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, or_zero, replace
 from autoscaler.report.history import FleetHistory, Span, Steps
+from autoscaler.report.size_prior import USUAL_GAP_S
 
 FINE_STEP_S = 60.0
 """Longest step in which counts are decided and queues computed."""
 
 WORK_WINDOW_S = 1800.0
 """Window of the work of a request: lengths change over tens of minutes, and a window needs some requests."""
-
-PRIOR_GAP_S = 0.008
-"""Idle gap where no engine shows one: an 8B model of 16 bits on one GPU of 3 TB/s, and as much on each further GPU."""
 
 MIN_REQUESTS = 5.0
 
@@ -84,17 +82,22 @@ class FleetLoad:
         return self.demand.shape[0], self.demand.shape[1]
 
 
-def measure_load(history: FleetHistory, spec: Spec, cold_start_s: FloatColumn) -> tuple[FleetLoad, Profiles]:
+def measure_load(
+    history: FleetHistory, spec: Spec, cold_start_s: FloatColumn, assumed_gap_s: FloatColumn | None = None
+) -> tuple[FleetLoad, Profiles]:
     """Measure the load of each service and the speed of its replicas.
 
     spec: [W], the policies. cold_start_s: float64[W], as seen; NaN: none was, and that of the policy stands in.
+    assumed_gap_s: float64[W], idle gaps that stand in where no engine shows one; None: `USUAL_GAP_S`.
     """
+    if assumed_gap_s is None:
+        assumed_gap_s = np.full(len(history.services), USUAL_GAP_S)
     step_s, seen = history.span.step_s, history.seen
     got = {name: history.column(name) for name in history.columns}
     column = history.column
     pods = or_zero(column("pods"))
     first_tokens, waiting = or_zero(column("first_tokens")), or_zero(column("waiting"))
-    fitted, sums, assumed_speed = _fit_speed(history, pods)
+    fitted, sums, assumed_speed = _fit_speed(history, pods, assumed_gap_s)
     running = or_zero(column("running"))
     slots = _find_slots(running, waiting, pods, column("gap_s"), column("gaps"), fitted.idle_gap_s)
     busy = _busy_share(history, pods, fitted.idle_gap_s, slots, assumed_speed)
@@ -169,7 +172,9 @@ def _refine(load: FleetLoad) -> FleetLoad:
     return FleetLoad(span=span, **{n: c / np.float32(parts) if n in PER_STEP else c for n, c in columns.items()})
 
 
-def _fit_speed(history: FleetHistory, pods: Steps) -> tuple[StepTime, FloatColumn, BoolColumn]:
+def _fit_speed(
+    history: FleetHistory, pods: Steps, assumed_gap_s: FloatColumn
+) -> tuple[StepTime, FloatColumn, BoolColumn]:
     """Fit the step time of each service to all its steps; also return the sums of the fit and where none was possible.
 
     The mean pod of each step stands for a reading. Steps with few token gaps say nothing.
@@ -187,7 +192,7 @@ def _fit_speed(history: FleetHistory, pods: Steps) -> tuple[StepTime, FloatColum
     shortest_s = _low_quantile(mean_gap_s)
     fitted = step_time.fit_step_time(sums, readings, shortest_s)
     unknown = np.isnan(fitted.idle_gap_s)
-    idle_gap_s = np.where(unknown, PRIOR_GAP_S, fitted.idle_gap_s)
+    idle_gap_s = np.where(unknown, assumed_gap_s, fitted.idle_gap_s)
     return StepTime(idle_gap_s, fitted.prompt_token_s, fitted.output_token_s), sums, unknown
 
 
@@ -231,7 +236,7 @@ def _busy_share(
     share = compute_busy_share(totals, idle_gap_s, slots)
     work = step_time.weigh_tokens(history.column("prompt_tokens"), history.column("generation_tokens"))
     with np.errstate(invalid="ignore", divide="ignore"):
-        by_tokens = np.minimum(work * PRIOR_GAP_S / (pods * step_s), 1.0)
+        by_tokens = np.minimum(work * idle_gap_s / (pods * step_s), 1.0)
     share = np.where(assumed, by_tokens, share)
     return np.where(pods > 0, or_zero(share), 0.0).astype(np.float32)
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
+from dataclasses import replace
+from textwrap import indent
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +15,11 @@ import numpy as np
 from autoscaler.adapters.prometheus.range.service_queries import COLUMNS, ServiceName
 from autoscaler.adapters.record.reader import Record, moment
 from autoscaler.adapters.record.rows import TRAFFIC_S
+from autoscaler.config.policy.namespace_limits import LIMITS_KIND
+from autoscaler.config.policy.parse import read_policy
+from autoscaler.config.policy.schema import API_VERSION, KIND, Policy
+from autoscaler.config.prices import Prices
+from autoscaler.config.yaml import read_documents
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.ports import Unavailable
 from autoscaler.report.facts import ServiceFacts
@@ -31,8 +41,17 @@ class Recorded(NamedTuple):
     gpu_use: tuple[str, ...]  # sentences, see `read_use`
 
 
-def read_record(record: Record, start_s: float, end_s: float, namespaces: tuple[str, ...]) -> Recorded:
-    """Read what is recorded between two Unix times, whole steps. Raises Unavailable if it is less than an hour."""
+def read_record(
+    record: Record,
+    start_s: float,
+    end_s: float,
+    namespaces: tuple[str, ...],
+    prices: Mapping[str, float] = MappingProxyType({}),
+) -> Recorded:
+    """Read what is recorded between two Unix times, whole steps. Raises Unavailable if it is less than an hour.
+
+    prices: stated ones, by `config.prices.key_of`; without any the recorded ones stand.
+    """
     first_s, last_s = record.span()
     start = math.ceil(max(start_s, first_s) / TRAFFIC_S) * TRAFFIC_S
     steps = int((min(end_s, last_s) - start) // TRAFFIC_S)
@@ -53,7 +72,10 @@ def read_record(record: Record, start_s: float, end_s: float, namespaces: tuple[
     _fill_traffic(record, span, row_of, columns)
     facts, policies = _read_facts(record, row_of, len(rows))
     gpu_use = read_use(record, span, namespaces)
-    problems = [*record.problems]
+    problems = list[str]()
+    if prices:
+        facts, problems = _price_again(record, last_s, facts, tuple(rows), prices)
+    problems += record.problems
     if missing := int((~ticked).sum()):
         problems.append(f"record: in {missing} of {steps} steps no tick was recorded")
     return Recorded(FleetHistory(span, tuple(rows), columns, tuple(problems)), facts, policies, gpu_use)
@@ -117,12 +139,12 @@ def _read_facts(
     record: Record, row_of: dict[tuple[object, int], int], rows: int
 ) -> tuple[ServiceFacts, tuple[str, ...]]:
     """Return the last facts of each service, and the names of their policies."""
-    gpus, usd, policies = np.full(rows, np.nan), np.full(rows, np.nan), [""] * rows
-    for file, (number, policy, each, price) in record.query(
-        "SELECT workload, policy, gpus, usd_per_hour FROM facts ORDER BY tick"
+    gpus, usd, policies, products = np.full(rows, np.nan), np.full(rows, np.nan), [""] * rows, [""] * rows
+    for file, (number, policy, each, product, price) in record.query(
+        "SELECT workload, policy, gpus, product, usd_per_hour FROM facts ORDER BY tick"
     ):
         if (row := row_of.get((file.path, number))) is not None:
-            policies[row] = policy or ""
+            policies[row], products[row] = policy or "", product or ""
             gpus[row], usd[row] = (math.nan if value is None else value for value in (each, price))
     reasons = tuple("" if known else "the record has no price" for known in ~np.isnan(usd))
     facts = ServiceFacts(
@@ -131,5 +153,44 @@ def _read_facts(
         assumed_gpus=np.isnan(gpus),
         usd_per_hour=usd,
         reasons=reasons,
+        products=tuple(products),
     )
     return facts, tuple(policies)
+
+
+def _price_again(
+    record: Record, at_s: float, facts: ServiceFacts, services: tuple[ServiceName, ...], stated: Mapping[str, float]
+) -> tuple[ServiceFacts, list[str]]:
+    """Return the facts with the prices that the last recorded tick would have had, and what keeps its recorded one."""
+    try:
+        fleet = record.input(at_s).fleet
+    except Unavailable as error:
+        return facts, [f"stated prices are not used, the recorded ones stand: {error}"]
+    prices = Prices(stated)
+    variants = prices.variants(fleet)
+    row_of = {(each.ref.namespace, each.ref.name): row for row, each in enumerate(fleet.workloads)}
+    usd, reasons, gone = facts.usd_per_hour.copy(), list(facts.reasons), 0
+    for place, service in enumerate(services):
+        row = row_of.get((service.namespace, service.name), -1)
+        if row < 0:
+            gone += 1
+        else:
+            usd[place], reasons[place] = variants.cost[row], variants.why[row]
+    told = [f"{gone} of {len(services)} services keep their recorded price: they were gone at the end"] * bool(gone)
+    return replace(facts, usd_per_hour=usd, reasons=tuple(reasons)), [*told, *prices.problems]
+
+
+def read_recorded_policies(record: Record) -> tuple[dict[str, Policy], list[str]]:
+    """Return the policies that were last in force, by name, and which of them this version cannot read."""
+    query = f"SELECT name, text FROM policies WHERE text != '' AND name != '{LIMITS_KIND}' ORDER BY tick"
+    texts = {name: text for _, (name, text) in record.query(query)}
+    found, unread = dict[str, Policy](), list[str]()
+    for name, text in texts.items():
+        head = f"apiVersion: {API_VERSION}\nkind: {KIND}\nmetadata:\n  name: {json.dumps(name)}\nspec:\n"
+        documents, findings = read_documents("the record", head + indent(text, "  "))
+        policy = read_policy(documents[0], findings) if documents and not findings else None
+        if policy is not None:
+            found[name] = policy
+        else:
+            unread.append(f"policy {name[:100]!r} of the record cannot be read: {str(findings[0])[:200]}")
+    return found, unread

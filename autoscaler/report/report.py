@@ -55,6 +55,7 @@ class FleetReport:
     notes: tuple[str, ...] = ()
     modelled: BoolColumn = field(default_factory=lambda: np.empty(0, bool))  # bool[W], False: left out of the verdict
     sampled: tuple[Hour, ...] = ()  # hours that were replayed request by request
+    asked_days: float = 0.0  # days that were asked for; the server may keep less
     doubts: tuple[str, ...] = ()  # [W], why a service is not well modelled; "": it is
 
     def entry(self, name: str) -> Entry:
@@ -76,7 +77,7 @@ class FleetReport:
 
     @property
     def span_days(self) -> float:
-        return self.load.span.steps * self.load.span.step_s / 86_400
+        return max(self.load.span.steps * self.load.span.step_s / 86_400, self.asked_days)
 
 
 Stage = Callable[[str], Callable[[float], None]]

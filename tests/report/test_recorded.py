@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from autoscaler.adapters.record import folder as folders
+from autoscaler.adapters.record.file import RecordFile
 from autoscaler.adapters.record.reader import Record
 from autoscaler.app.report import ReportOptions, make_report
 from autoscaler.core.gpu_totals import GpuTotals
@@ -26,7 +28,9 @@ def spread(count: int = 80):
     ticks = []
     for number, tick in enumerate(records(count)):
         variants = Variants(np.full(2, -1), np.array([4.0, np.nan]))
-        inp = replace(tick.input, now_s=1000.0 + 60.0 * number, variants=variants)
+        pools = tuple(pool._replace(product="NVIDIA-L4") for pool in tick.input.fleet.pools)
+        fleet = replace(tick.input.fleet, pools=pools)
+        inp = replace(tick.input, now_s=1000.0 + 60.0 * number, variants=variants, fleet=fleet)
         ticks.append(at(replace(tick, input=inp), START_S + 60.0 * number))
     return ticks
 
@@ -36,7 +40,7 @@ def options(folder, since_s: float = 14 * 86_400.0) -> ReportOptions:
         prometheus=None,
         since_s=since_s,
         policies=(),
-        default_policy="interactive",
+        default_policy="",
         namespaces=(),
         prices={},
         step_s=None,
@@ -111,3 +115,63 @@ def test_a_request_that_nobody_judged_has_not_missed():
     assert since.ttft_judged.tolist() == [0.0, 0.0]
     assert since.breach_s.tolist() == [0.0, 0.0]
     assert set(COUNTED) <= set(vars(since))
+
+
+def test_stated_price_and_policy_stand_in_for_the_recorded_ones(tmp_path):
+    write(tmp_path / "record", spread())
+    policy = tmp_path / "slow.yaml"
+    policy.write_text(
+        "apiVersion: vllm-autoscaler.io/v1\nkind: Policy\nmetadata:\n  name: slow\nspec:\n  objective:\n    ttft: 5s\n"
+    )
+    asked = replace(options(tmp_path / "record"), prices={"NVIDIA-L4": 1.5}, policies=(policy,))
+    report = make_report(asked, Console(quiet=True))
+    assert report.policies == ("slow", "slow")
+    assert report.facts.usd_per_hour.tolist() == [1.5, 1.5]
+
+
+def test_recorded_prices_stand_when_inputs_are_gone(tmp_path):
+    write(tmp_path / "record", spread())
+    file = RecordFile.open(folders.files(tmp_path / "record")[0], write=True)
+    file.connection.execute("UPDATE blocks SET inputs = NULL")
+    file.close()
+    report = make_report(replace(options(tmp_path / "record"), prices={"NVIDIA-L4": 1.5}), Console(quiet=True))
+    assert report.facts.usd_per_hour.tolist() == pytest.approx([4.0, math.nan], nan_ok=True)
+    assert any("stated prices are not used" in note for note in report.notes)
+
+
+RULE = """
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: w0, namespace: ns}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: w0}
+  minReplicas: 1
+  maxReplicas: 8
+  metrics:
+  - type: Pods
+    pods:
+      metric: {name: "vllm:num_requests_running"}
+      target: {type: AverageValue, averageValue: "5"}
+"""
+
+
+def test_own_rule_is_evaluated_on_a_record(tmp_path):
+    write(tmp_path / "record", spread())
+    (tmp_path / "hpa.yaml").write_text(RULE)
+    report = make_report(replace(options(tmp_path / "record"), against=(tmp_path / "hpa.yaml",)), Console(quiet=True))
+    hours = report.entry("rule").outcome.gpu_hours
+    assert hours[0] > 0 and math.isnan(hours[1])
+    assert any("no server is asked" in note for note in report.notes)
+
+
+def test_policies_of_the_record_are_used_when_none_is_stated(tmp_path):
+    """One that this version cannot read is named."""
+    write(tmp_path / "record", spread())
+    file = RecordFile.open(folders.files(tmp_path / "record")[0], write=True)
+    text = "objective:\n  ttft: 7s\n"
+    file.add("policies", [(1, 0, "interactive", "", text), (1, 0, "batch", "", "objective: 3\n")])
+    file.close()
+    report = make_report(options(tmp_path / "record"), Console(quiet=True))
+    assert report.policies == ("interactive", "batch")
+    assert report.spec.ttft_objective_s[0] == 7.0
+    assert any("policy 'batch' of the record cannot be read" in note for note in report.notes)

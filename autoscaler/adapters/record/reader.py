@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from autoscaler.adapters.record import folder as folders
 from autoscaler.adapters.record.file import DAMAGE, Block, RecordFile
 from autoscaler.adapters.record.rows import WORKLOADS
-from autoscaler.adapters.record.stream import Damaged, Decoder
+from autoscaler.adapters.record.stream import Damaged, Decoder, Value
 from autoscaler.adapters.record.values import Decided, to_input, to_memory
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.model.types import Decision, TickInput
@@ -112,31 +112,45 @@ class Record:
     def compute(self, at_s: float) -> ComputedTick:
         """Compute the last tick up to a time again, from the memory before it. Raises Unavailable."""
         recorded = self.tick(at_s)
-        file, wanted = self._block(at_s)
+        with self._inputs(recorded) as (file, memory, inputs):
+            held = to_memory(Decoder().decode(memory)[0])
+            for computed, (number, value) in enumerate(inputs, 1):
+                inp = to_input(value)
+                decision, held = tick(inp, held)
+                if number == recorded.number:
+                    policies = self._policies(file, recorded)
+                    return ComputedTick(recorded, inp, decision, policies, file.about()["version"], computed)
+        raise Unavailable(f"{file.path}: the input of the tick of {moment(recorded.at_s)} is not there")
+
+    def input(self, at_s: float) -> TickInput:
+        """Return what the last tick up to a time was decided from. Raises Unavailable."""
+        recorded = self.tick(at_s)
+        with self._inputs(recorded) as (file, _, inputs):
+            for number, value in inputs:
+                if number == recorded.number:
+                    return to_input(value)
+        raise Unavailable(f"{file.path}: the input of the tick of {moment(recorded.at_s)} is not there")
+
+    @contextmanager
+    def _inputs(self, recorded: RecordedTick) -> Iterator[tuple[RecordFile, bytes, Iterator[tuple[int, Value]]]]:
+        """Hand out the memory before a tick, and the inputs since then. Damage in them becomes Unavailable."""
+        file, wanted = self._block(recorded.at_s)
         blocks = self._since_memory(file, wanted)
         if not blocks[0].memory or any(block.inputs is None for block in blocks):
             raise Unavailable(
                 f"the inputs of the tick of {moment(recorded.at_s)} are not kept, so it cannot be computed again; "
                 f"{self._kept()}"
             )
-        computed = 0
+        decoder = Decoder()
+        values = (each for block in blocks for each in enumerate(decoder.decode(block.inputs or b""), block.first))
         try:
-            memory, decoder = to_memory(Decoder().decode(blocks[0].memory)[0]), Decoder()
-            for block in blocks:
-                for offset, value in enumerate(decoder.decode(block.inputs or b"")):
-                    inp = to_input(value)
-                    decision, memory = tick(inp, memory)
-                    computed += 1
-                    if block.first + offset == recorded.number:
-                        policies = self._policies(file, recorded)
-                        return ComputedTick(recorded, inp, decision, policies, file.about()["version"], computed)
+            yield file, blocks[0].memory, values
         except Damaged as error:
             version = file.about().get("version", "unknown")
             raise Unavailable(
                 f"{file.path}: the inputs before {moment(recorded.at_s)} cannot be read: {error}; version {version} of "
                 "the program recorded them"
             ) from error
-        raise Unavailable(f"{file.path}: the input of the tick of {moment(recorded.at_s)} is not there")
 
     def changes(self, ref: tuple[str, str], from_s: float, until_s: float) -> list[RecordedChange]:
         """Return the changes of a workload within a time, oldest first."""

@@ -7,7 +7,7 @@ The server knows the service of a pod only by the pod's name without the suffix 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from autoscaler.adapters.prometheus.promql.engines import (
 from autoscaler.adapters.prometheus.promql.expressions import by, in_namespaces, or_join, selectors
 from autoscaler.adapters.prometheus.promql.gpus import MAX_DEVICES, POOL, devices_query, pool_of
 from autoscaler.adapters.prometheus.promql.labels import CLUSTER_LABELS, METRIC, TARGET, Identity, names_pods
+from autoscaler.adapters.prometheus.promql.matchers import add_matchers
 from autoscaler.adapters.prometheus.promql.pod_groups import GROUP, LabelPairs, group_labels, with_group_label
 from autoscaler.adapters.prometheus.promql.within_objective import (
     MAX_BOUNDS,
@@ -87,10 +88,12 @@ def service_queries(
     objective: Objective,
     span_s: tuple[float, float],
     step_s: float,
+    namespaces: Sequence[str] = (),
 ) -> tuple[ServiceQuery, ...]:
     """Return the queries for all columns of all engines that reported within a span of Unix time.
 
     The value at a time is that of the step before it: the mean of a gauge, the growth of a counter. Raises Unavailable.
+    namespaces: those that are wanted; none: all. Where several labels name namespaces, others are answered too.
     """
     found = find_engines(reader, spellings, span_s)
     queries: list[ServiceQuery] = []
@@ -99,7 +102,15 @@ def service_queries(
     if any(names_pods(identity) for _, identity in found.engines):
         present = {engine.name: engine for engine, _ in found.engines}
         queries.append(ServiceQuery(ORDERED, ordered_query(engine_presence(present.values()))))
-    return tuple(queries)
+    return tuple(_only(query, found, namespaces) for query in queries)
+
+
+def _only(query: ServiceQuery, found: FoundEngines, namespaces: Sequence[str]) -> ServiceQuery:
+    """Return the query for some namespaces alone, as far as one label names them in all its series."""
+    labels = {label for label, _ in found.pairs} | ({"namespace"} if query.column == ORDERED else set())
+    if not namespaces or len(labels) != 1 or not all(names_pods(identity) for _, identity in found.engines):
+        return query
+    return query._replace(expression=add_matchers(query.expression, f'{labels.pop()}=~"{"|".join(namespaces)}"'))
 
 
 class FoundEngines(NamedTuple):
