@@ -59,8 +59,12 @@ class GroupBy:
         return self._extreme(np.fmin, values)
 
     def _extreme(self, extreme: np.ufunc, values: FloatColumn) -> FloatColumn:
-        result, known = np.full(self.workloads, np.nan), np.flatnonzero(~np.isnan(values))
-        extreme.at(result, self.pod_workload[known], values[known])
+        result = np.full(self.workloads, np.nan)
+        if self._first_pods is None:
+            known = np.flatnonzero(~np.isnan(values))
+            extreme.at(result, self.pod_workload[known], values[known])
+        else:
+            result[self.pod_workload[self._first_pods]] = extreme.reduceat(values, self._first_pods)
         return result
 
     def _slices(self, columns: Sequence[object]) -> Iterator[slice]:
@@ -84,6 +88,12 @@ class GroupBy:
             some = np.flatnonzero(where)
             sums = np.bincount(index[some], values[0][some], self.workloads)
         return sums.reshape(columns, -1).astype(np.float64, copy=False)  # without pods `bincount` returns integers
+
+    @cached_property
+    def _first_pods(self) -> IntColumn | None:
+        """The first pod of each workload that has one; None if the pods are not in the order of their workloads."""
+        steps = np.diff(self.pod_workload, prepend=-1)
+        return None if (steps < 0).any() else np.flatnonzero(steps)
 
     @cached_property
     def _pods(self) -> FloatColumn:
