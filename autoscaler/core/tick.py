@@ -36,7 +36,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     choice, choice_state = choose(inp, observed, by_signals, by_planner, planned.counts_itl, before.choice)
 
     target, stabilize_state = stabilize(
-        inp, observed, capacity, learned, choice, planned.plan, planned.idle_after_s, before.stabilize
+        inp, observed, capacity, learned, choice, planned.plan, planned.idle_timeouts.timeout_s, before.stabilize
     )
     stages, base_replicas, unfollowed_s, allocate_state = allocate(inp, observed, capacity, target, before.allocate)
 

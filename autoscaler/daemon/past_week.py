@@ -17,9 +17,9 @@ from autoscaler.core.measure.step_time import weigh_tokens
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.forecast import BIN_S
 from autoscaler.core.model.recent import PastTokens
-from autoscaler.core.planner.season import DAY_BINS, WEEK_BINS, Season, learn_past_load, resample_work
+from autoscaler.core.planner.season import DAY_BINS, MIN_KNOWN_SHARE, WEEK_BINS, Season
 from autoscaler.core.snapshot import Snapshot, key_of
-from autoscaler.core.table.columns import FloatColumn, replace
+from autoscaler.core.table.columns import FloatColumn, or_zero, replace
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Clock, HistorySource, Unavailable, WorkloadSource
 
@@ -36,6 +36,11 @@ POLL_S = 1.0
 
 ATTEMPTS = DAY_BINS
 """A workload without a busy minute in the first day keeps the bins that it has measured itself."""
+
+MIN_BUSY_S = 60.0
+"""Busy replica-seconds that show the load of a unit of work."""
+
+MAX_LOAD = float(np.finfo(np.float16).max)
 
 LOAD, AGE, BUSY, OBSERVED = COLUMNS = (
     "season.load",
@@ -157,3 +162,38 @@ def teach(past: PastWork, snapshot: Snapshot) -> Taught:
     columns = {name: snapshot.columns[name][..., rows] for name in COLUMNS} | {LOAD: after.load[:, rows]}
     keys = tuple(snapshot.workloads[row] for row in rows.tolist())
     return Taught(Snapshot(keys, snapshot.wall_s, columns), len(keys), int(new.sum()), int(is_waiting.sum()))
+
+
+def learn_past_load(season: Season, work: FloatColumn) -> Season:
+    """Fill in the bins whose load is not known from the work that was done in them.
+
+    work: float64[WEEK_BINS, W], in any unit; NaN: not known.
+
+    The load of a unit of work is a ratio estimate: the load of all bins of which both are known, over their work. Load
+    that was measured is never replaced.
+    """
+    load = season.load.astype(np.float64)
+    is_known = ~np.isnan(load)
+    has_both = is_known & ~np.isnan(work)
+    busy, done = (np.where(has_both, each, 0.0).sum(axis=0) for each in (load, work))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        learned = work * np.where((busy * BIN_S >= MIN_BUSY_S) & (done > 0), busy / done, np.nan)
+    learned = np.where(learned <= MAX_LOAD, learned, np.nan)
+    return replace(season, load=np.where(is_known, season.load, learned.astype(np.float16)))
+
+
+def resample_work(season: Season, work: FloatColumn, until_s: float) -> FloatColumn:
+    """Return the work of each bin; float64[WEEK_BINS, W], NaN: less than `MIN_KNOWN_SHARE` of the bin is known.
+
+    work: float64[T, W], by steps of `BIN_S` until `until_s`, the last step first; NaN: not known.
+    """
+    since_s = np.where(np.isnan(season.bin_since_s), until_s, season.bin_since_s)
+    steps = np.arange(float(WEEK_BINS))[:, None] + (until_s - since_s) / BIN_S  # from the end of a bin until `until_s`
+    whole = np.floor(steps)
+    total = known = np.zeros_like(steps)
+    for step, share in ((whole, 1 - (steps - whole)), (whole + 1, steps - whole)):
+        row = np.clip(step, 0, len(work) - 1).astype(np.int64)
+        part = np.where(step == row, work[row, np.arange(work.shape[1])], np.nan)
+        total, known = total + share * or_zero(part), known + share * ~np.isnan(part)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(known >= MIN_KNOWN_SHARE, total / known, np.nan)

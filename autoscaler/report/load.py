@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from autoscaler.core.measure import step_time
+from autoscaler.core.measure.batch_room import compute_batch_room_s
 from autoscaler.core.measure.interval import MAX_QUEUE_SHARE, MIN_GAPS, WorkTotals
 from autoscaler.core.measure.miss_curve import (
     BINS,
@@ -24,7 +25,6 @@ from autoscaler.core.measure.offered_load import compute_busy_share
 from autoscaler.core.measure.replica_speed import COMPUTE_BOUND_SHARE, FULL_SHARE
 from autoscaler.core.measure.step_time import StepTime
 from autoscaler.core.model.spec import Spec
-from autoscaler.core.planner.shadow_fleets import compute_batch_room_s
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, or_zero, replace
 from autoscaler.report.history import FleetHistory, Span, Steps
 from autoscaler.report.size_prior import USUAL_GAP_S

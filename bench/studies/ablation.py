@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.core import choose
-from autoscaler.core.measure import miss_curve, offered_load, step_time
+from autoscaler.core.measure import batch_room, miss_curve, offered_load, step_time
 from autoscaler.core.measure.interval import IntervalStats, WorkTotals
 from autoscaler.core.planner import error_budget, load_history, scale_to_zero, select, strategies
 from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
@@ -85,7 +85,7 @@ def without_prompts(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 def only(allowed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
     """Allow only these strategies."""
-    plain, forbidden = select.select_strategy, np.ones((strategies.STRATEGY_COUNT, 1), bool)
+    plain, forbidden = select.select_strategy, np.ones((len(strategies.STRATEGIES), 1), bool)
     forbidden[list(allowed)] = False
 
     def select_strategy(state: select.StrategyState, stats: IntervalStats) -> select.StrategyState:
@@ -127,7 +127,7 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "margins by a share": only(row for row, its in enumerate(ALL) if not its.margin_share),
     "constant counts": only(row for row, its in enumerate(ALL) if not its.min_replicas),
     "load of a day and a week ago": only(row for row, its in enumerate(ALL) if its.prediction != strategies.SEASONAL),
-    "batch room": ((select, "compute_batch_room_s", lambda totals, *_: np.zeros_like(totals.running)),),
+    "batch room": ((batch_room, "compute_batch_room_s", lambda totals, *_: np.zeros_like(totals.running)),),
     "selection: always 240 s, ten cold starts, 110% on top": only(
         row for row, its in enumerate(ALL) if (its.average_s, its.hold, its.margin_share) == (240, 10, 1.1)
     ),

@@ -29,7 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from autoscaler.core.measure import miss_curve, offered_load, replica_speed
+from autoscaler.core.measure import batch_room, miss_curve, offered_load, replica_speed
 from autoscaler.core.measure.capacity import compute_carried_load
 from autoscaler.core.measure.interval import Interval, IntervalStats
 from autoscaler.core.planner import select, update
@@ -140,7 +140,7 @@ def replay(recording: Recording) -> tuple[FluidFleet, FloatColumn]:
     for before, each in zip([None, *recording.intervals], recording.intervals, strict=False):
         interval_s = each.now_s - before.now_s if before else 0.0
         is_known = ~np.isnan(each.load.demand) & (interval_s > 0)
-        room_s = select._compute_batch_room_s(each.stats, each.speed, each.fitted, each.load)
+        room_s = batch_room.measure_batch_room_s(each.stats, each.speed, each.fitted, each.load)
         known_s = np.where(is_known, interval_s, 0.0)
         interval = Interval(known_s, each.load.demand, each.arrivals, each.steepness, room_s)
         stats = fleet.serve(each, interval, interval_s)

@@ -111,6 +111,21 @@ def find_new_readings(measured: PodMeasurements, counted_s: TimestampColumn, pod
     return np.asarray(~np.isnan(time_s) & ~(time_s <= counted_s) & ~is_stalled)
 
 
+def count_serving(
+    pod_ready_s: TimestampColumn, pod_row: IntColumn, since_s: TimestampColumn, now_s: float
+) -> FloatColumn:
+    """Return how many pods served on average since then; float64[W]. All if that is NaN.
+
+    pod_ready_s, pod_row: [n], when each pod became ready, and its workload. since_s: float64[W]. A pod that became
+    ready half-way has had half of a pod's share of the load.
+    """
+    pod_since_s = since_s[pod_row]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        missing_s = np.fmax(pod_ready_s - pod_since_s, 0.0)
+        share = 1 - or_zero(np.minimum(missing_s / (now_s - pod_since_s), 1.0))
+    return np.bincount(pod_row, share, len(since_s)).astype(np.float64)
+
+
 def count_work(
     measured: PodMeasurements,
     counted: PodReadings,

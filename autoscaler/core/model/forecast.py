@@ -35,7 +35,7 @@ class Forecast(Columns):
     def due_s(self) -> FloatColumn:
         """When the replicas of each bin must be ready; float64[BINS, W].
 
-        This is a bin before its own, as in `season.predict_load`: the rise may come earlier than a day ago.
+        This is a bin before its own, as in `season.find_past_loads`: the rise may come earlier than a day ago.
         """
         return self.since_s + BIN_S * np.arange(-1.0, MAX_BINS_AHEAD)[:, None]
 

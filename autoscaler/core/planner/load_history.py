@@ -21,9 +21,6 @@ from autoscaler.core.planner.strategies import (
 from autoscaler.core.readings.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, TimestampColumn, or_zero
 
-STEADY_AVERAGE = 2
-"""Row of the load average from which deviations are measured: long beside a reading, short beside a trend."""
-
 STEADY_DEVIATION = 0.4
 """Root-mean-square deviation from the load average, as a share of it, below which traffic is steady.
 In its first minutes smooth traffic deviates by a tenth to a third, bursty traffic by two thirds and more."""
@@ -32,8 +29,6 @@ UNKNOWN_PEAK = 1e9
 """Replicas, stands in for a peak before demand was known: more than any fleet has."""
 
 SPANS_PER_COLD_START = 4
-LOW_SPANS = SPANS_PER_COLD_START + 2
-PEAK_SPANS = LONGEST_HOLD * SPANS_PER_COLD_START + 1
 
 _AVERAGE_OF, _HOLD_OF = np.array([*PEAK_HOLDS, BASE_PEAK_HOLD]).T
 """Load average, and cold starts of hold, of each peak hold; that of base replicas comes last."""
@@ -41,25 +36,21 @@ _AVERAGE_OF, _HOLD_OF = np.array([*PEAK_HOLDS, BASE_PEAK_HOLD]).T
 
 @dataclass(frozen=True)
 class LoadHistory(Columns):
-    """Load averages and their peaks by span. L load averages, J peak holds."""
+    """Load averages and their peaks by span. L averages, J peak holds, H spans in the longest, S in a cold start."""
 
     averages: FloatColumn  # float64[L, W], of demand over AVERAGES_S
     observed_s: FloatColumn  # float64[W], seconds of demand in them
     squared_deviation: FloatColumn  # float64[W], squared relative deviation from the average, times seconds
     span_since_s: TimestampColumn  # float64[W], beginning of the present span
-    peaks: Float32Column  # float32[L, PEAK_SPANS, W], highest load average by span, the present span first
-    lows: Float32Column  # float32[J, LOW_SPANS, W], lowest prediction by span
+    peaks: Float32Column  # float32[L, H, W], highest load average by span, the present span first
+    lows: Float32Column  # float32[J, S, W], lowest prediction by span
 
     @classmethod
     def blank(cls, rows: int) -> LoadHistory:
-        return cls(
-            averages=np.full((len(AVERAGES_S), rows), np.nan),
-            observed_s=np.zeros(rows),
-            squared_deviation=np.zeros(rows),
-            span_since_s=np.full(rows, np.nan),
-            peaks=np.zeros((len(AVERAGES_S), PEAK_SPANS, rows), np.float32),
-            lows=np.full((len(PEAK_HOLDS), LOW_SPANS, rows), UNKNOWN_PEAK, np.float32),
-        )
+        none, averages = np.zeros(rows), np.full((len(AVERAGES_S), rows), np.nan)
+        peaks = np.zeros((len(AVERAGES_S), LONGEST_HOLD * SPANS_PER_COLD_START + 1, rows), np.float32)
+        lows = np.full((len(PEAK_HOLDS), SPANS_PER_COLD_START + 2, rows), UNKNOWN_PEAK, np.float32)
+        return cls(averages, none, none, averages[0], peaks, lows)
 
 
 def update_load_history(
@@ -85,11 +76,9 @@ def update_load_history(
     averages32 = averages.astype(np.float32)
     peaks = push_span(history.peaks, or_zero(averages32), is_new_span, np.maximum)
     predicted = hold_peaks(averages32, peaks, count_spans(cold_start_s))
-    predicted[SEASONAL] = np.where(
-        np.isnan(season_load), predicted[SEASONAL], np.maximum(predicted[SEASONAL], season_load)
-    )
-    low = predicted[: len(PEAK_HOLDS)]
-    low = np.where(np.isnan(low), np.float32(UNKNOWN_PEAK), low)
+    highest = np.maximum(predicted[SEASONAL], season_load)
+    predicted[SEASONAL] = np.where(np.isnan(season_load), predicted[SEASONAL], highest)
+    low = np.where(np.isnan(predicted[:-1]), np.float32(UNKNOWN_PEAK), predicted[:-1])
     after = LoadHistory(
         averages=averages,
         observed_s=history.observed_s + weight_s,
@@ -101,19 +90,13 @@ def update_load_history(
     return after, predicted
 
 
-def compute_ready_peaks(history: LoadHistory, cold_start_s: FloatColumn) -> Float32Column:
-    """Return the lowest prediction of the last cold start; float32[J, W]. Replicas for it are ready by now."""
-    return _find_lowest(history, count_spans(cold_start_s))
+def compute_ready_peaks(history: LoadHistory, lead_s: FloatColumn, cold_start_s: FloatColumn) -> Float32Column:
+    """Return the lowest prediction of the last lead time; float32[J, W]. Replicas for it serve by now.
 
-
-def compute_woken_peaks(history: LoadHistory, wake_s: FloatColumn, cold_start_s: FloatColumn) -> Float32Column:
-    """Return the lowest prediction of the last wake-up; float32[J, W]. Sleeping replicas serve it by now."""
-    spans = np.ceil(wake_s / compute_span_s(cold_start_s) - 1e-9)
-    return _find_lowest(history, np.fmin(np.fmax(spans, 1.0), count_spans(cold_start_s)).astype(np.int64))
-
-
-def _find_lowest(history: LoadHistory, spans: IntColumn) -> Float32Column:
-    """Return the lowest prediction of the last spans; float32[J, W]. spans: int64[W]."""
+    lead_s: float64[W], a cold start, or a wake-up if that is less.
+    """
+    spans = np.fmax(np.ceil(lead_s / compute_span_s(cold_start_s) - 1e-9), 1.0)
+    spans = np.fmin(spans, count_spans(cold_start_s)).astype(np.int64)
     lowest = np.minimum.accumulate(history.lows, axis=1)  # of the last n spans
     return lowest[:, spans, np.arange(len(spans))]
 
@@ -121,7 +104,7 @@ def _find_lowest(history: LoadHistory, spans: IntColumn) -> Float32Column:
 def is_steady(history: LoadHistory) -> BoolColumn:
     """Return whether demand stayed close to its average, and was not zero; bool[W]."""
     tolerated = STEADY_DEVIATION**2 * history.observed_s
-    return np.asarray((history.averages[STEADY_AVERAGE] > 0) & (history.squared_deviation < tolerated))
+    return np.asarray((history.averages[-1] > 0) & (history.squared_deviation < tolerated))
 
 
 def update_averages(
@@ -141,19 +124,19 @@ def update_averages(
 
 
 def compute_deviation(averages: FloatColumn, demand: FloatColumn) -> FloatColumn:
-    """Return the relative deviation of demand from its average; float64[W], 0 where the average is 0.
+    """Return the relative deviation of demand from its slowest average; float64[W], 0 where the average is 0.
 
-    averages: float64[L, W]. Deviation is relative to the load and not to its square root, because bursts of many
-    similar clients grow with their number.
+    averages: float64[L, W]. The slowest is long beside a reading, and short beside a trend. Deviation is relative to
+    the load and not to its square root, because bursts of many similar clients grow with their number.
     """
-    average = averages[STEADY_AVERAGE]
+    average = averages[-1]
     return np.asarray(np.abs(demand - average) / np.where(average > 0, average, np.inf))
 
 
 def hold_peaks(averages: Float32Column, peaks: Float32Column, cold_start_spans: IntColumn) -> Float32Column:
     """Return the held peak of each peak hold, that of base replicas last; float32[J + 1, W], NaN: not known.
 
-    averages: float32[L, W]. peaks: float32[L, PEAK_SPANS, W]. cold_start_spans: int64[W], spans in a cold start.
+    averages: float32[L, W]. peaks: float32[L, H, W]. cold_start_spans: int64[W], spans in a cold start.
     """
     highest = np.maximum.accumulate(peaks, axis=1)  # of the last n spans
     held = highest[_AVERAGE_OF[:, None], _HOLD_OF[:, None] * cold_start_spans, np.arange(len(cold_start_spans))]
@@ -167,9 +150,9 @@ def find_peak_expiry(
 
     peak_hold: int64[W], row of `PEAK_HOLDS`. load: float64[W]. NaN where the present span is above it, or none is.
     """
-    peaks = history.peaks[_AVERAGE_OF[peak_hold], :, np.arange(len(peak_hold))]  # [W, PEAK_SPANS]
+    peaks = history.peaks[_AVERAGE_OF[peak_hold], :, np.arange(len(peak_hold))]  # [W, H]
     held_spans = _HOLD_OF[peak_hold] * count_spans(cold_start_s)
-    is_above = (peaks > load[:, None]) & (np.arange(PEAK_SPANS) <= held_spans[:, None])
+    is_above = (peaks > load[:, None]) & (np.arange(peaks.shape[1]) <= held_spans[:, None])
     newest = is_above.argmax(axis=1)
     expires_s = history.span_since_s + (held_spans - newest + 1) * compute_span_s(cold_start_s)
     return np.where(newest > 0, expires_s, np.nan)

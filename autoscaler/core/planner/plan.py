@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoscaler.core.measure.interval import IntervalStats
 from autoscaler.core.measure.offered_load import compute_work_s
 from autoscaler.core.measure.replica_speed import fit_speed
 from autoscaler.core.model.forecast import Forecast
@@ -14,32 +15,28 @@ from autoscaler.core.planner.season import expect_load, find_past_loads
 from autoscaler.core.planner.select import StrategyState
 from autoscaler.core.planner.strategies import MIN_REPLICAS, PREDICTION, compute_replicas_of, find_highest_load
 from autoscaler.core.planner.surges import compute_kept_s
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
+from autoscaler.core.table.columns import FloatColumn, IntColumn, or_zero
 
 
-def make_plan(
-    state: StrategyState,
-    timeouts: IdleTimeouts,
-    rows: IntColumn,
-    cold_start_s: FloatColumn,
-    prefill: BoolColumn,
-) -> Plan:
+def make_plan(state: StrategyState, timeouts: IdleTimeouts, rows: IntColumn, stats: IntervalStats) -> Plan:
     """Make the plan of some workloads.
 
-    timeouts: of all workloads. rows: int64[R], those that `state` and the columns are about. prefill: bool[R], prefill
-    workloads of pairs.
-
+    timeouts: of all workloads. rows: int64[R], those that `state` and `stats` are about.
     Engines report nothing about requests that arrive at zero, so these are added to the missed requests.
     """
     selected = or_zero(state.strategy).astype(np.int64), np.arange(len(state.strategy))
     shadow, budget, fitted = state.shadow, state.budget, fit_speed(state.speed)
-    day_ago, week_ago = find_past_loads(state.season, cold_start_s, state.last_updated_s)
+    day_ago, week_ago = find_past_loads(state.season, stats.cold_start_s, state.last_updated_s)
     with np.errstate(divide="ignore", invalid="ignore"):
         shadow_missed = np.minimum(shadow.missed[selected] / shadow.arrived, 1.0)
         missed = (budget.missed + timeouts.late_arrivals[rows]) / (budget.counted + timeouts.arrivals_at_zero[rows])
+        # The forecast has the margin of the selected strategy, as no replica would ever go to places beyond. Whether it
+        # knows the season is not asked: shadow fleets do not tell what a start on a new node costs.
+        expected_load, is_weekly = expect_load(state.season)
+        forecast = np.where(np.isnan(state.replicas), np.nan, compute_replicas_of(selected[0], expected_load))
         return Plan(
             idle_gap_s=fitted.idle_gap_s,
-            prompt_token_s=np.where(prefill, 1 / state.speed.prompt_tokens_per_s, fitted.prompt_token_s),
+            prompt_token_s=np.where(stats.prefill, 1 / state.speed.prompt_tokens_per_s, fitted.prompt_token_s),
             output_token_s=fitted.output_token_s,
             slots=state.speed.slots,
             readings=state.speed.readings,
@@ -58,24 +55,13 @@ def make_plan(
             strategy_replicas=shadow.requested[selected].astype(np.float64),
             replicas=state.replicas,
             base_replicas=state.base_replicas,
-            peak_expires_in_s=compute_peak_expiry(state, cold_start_s),
+            peak_expires_in_s=compute_peak_expiry(state, stats.cold_start_s),
             day_ago_load=day_ago.astype(np.float64),
             week_ago_load=week_ago.astype(np.float64),
             surges=state.surges.count,
-            surge_counts_s=compute_kept_s(state.surges, shadow.observed_s, cold_start_s),
-            forecast=make_forecast(state),
+            surge_counts_s=compute_kept_s(state.surges, shadow.observed_s, stats.cold_start_s),
+            forecast=Forecast(forecast, is_weekly, state.season.bin_since_s),
         )
-
-
-def make_forecast(state: StrategyState) -> Forecast:
-    """Return what the selected strategy would request for the load that is expected, [R].
-
-    It has the margin of that strategy, because no replica would ever go to places beyond. That the strategy knows the
-    season is not asked: shadow fleets count with the mean start, and do not tell what a start on a new node costs.
-    """
-    load, is_weekly = expect_load(state.season)
-    replicas = compute_replicas_of(or_zero(state.strategy).astype(np.int64), load)
-    return Forecast(np.where(np.isnan(state.replicas), np.nan, replicas), is_weekly, state.season.bin_since_s)
 
 
 def compute_peak_expiry(state: StrategyState, cold_start_s: FloatColumn) -> FloatColumn:

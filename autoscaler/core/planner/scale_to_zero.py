@@ -20,7 +20,7 @@ from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.starts.wake_ups import first_start_s
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, or_zero, replace
+from autoscaler.core.table.columns import Columns, FloatColumn, Transient, or_zero, replace
 
 TIMEOUTS_S = 60 * np.array([2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 90.0, 180.0, 480.0])
 """Idle timeouts to select from, seconds without work."""
@@ -83,11 +83,11 @@ def update_idle_timeouts(
         wake_ups[:, rows] += wakes_up
         owed_s = np.maximum(unpaid_s[:, rows] + start_s[rows] - at_zero_s, 0.0)
         unpaid_s[:, rows] = np.where(wakes_up, owed_s, unpaid_s[:, rows])
-    budget_fade, at_zero = (
-        np.exp(-interval_s / inp.spec.budget_window_s),
-        np.where(observation.ready == 0, arrived, 0.0),
-    )
-    late = np.where(_is_next_replica_late(inp, observation), at_zero, 0.0)
+    budget_fade = np.exp(-interval_s / inp.spec.budget_window_s)
+    at_zero = np.where(observation.ready == 0, arrived, 0.0)
+    next_s = np.where(np.isnan(observation.next_ready_s), observation.cold_start_s, observation.next_ready_s)
+    next_s = np.where(observation.wakeable > 0, np.fmin(next_s, observation.wake_s), next_s)
+    late = np.where(next_s > inp.spec.first_token_limit_s, at_zero, 0.0)
     after = IdleTimeouts(
         waking_s=waking_s,
         delayed=delayed,
@@ -100,13 +100,6 @@ def update_idle_timeouts(
         timeout_s=before.timeout_s,
     )
     return replace(after, timeout_s=_select_timeout(inp, observation, arrivals, after, start_s))
-
-
-def _is_next_replica_late(inp: TickInput, observation: Observation) -> BoolColumn:
-    """Return whether the next replica is further away than the TTFT objective; bool[W]."""
-    ready_in_s = np.where(np.isnan(observation.next_ready_s), observation.cold_start_s, observation.next_ready_s)
-    ready_in_s = np.where(observation.wakeable > 0, np.fmin(ready_in_s, observation.wake_s), ready_in_s)
-    return np.asarray(ready_in_s > inp.spec.first_token_limit_s)
 
 
 def _select_timeout(

@@ -14,18 +14,13 @@ import numpy.typing as npt
 
 from autoscaler.core.model.forecast import BIN_S, BINS
 from autoscaler.core.planner.strategies import Float32Column
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, or_zero, replace
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, or_zero
 
 DAY_BINS = 96
 WEEK_BINS = 7 * DAY_BINS
 
 MIN_KNOWN_SHARE = 0.5
 """Share of a bin that must have been observed for its load to be known."""
-
-MIN_BUSY_S = 60.0
-"""Busy replica-seconds that show the load of a unit of work."""
-
-MAX_LOAD = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -59,51 +54,11 @@ def update_season(season: Season, demand: FloatColumn, observed_s: FloatColumn, 
     return Season(load, since_s + bins * BIN_S, busy_s, known_s, week_ago)
 
 
-def learn_past_load(season: Season, work: FloatColumn) -> Season:
-    """Fill in the bins whose load is not known from the work that was done in them.
-
-    work: float64[WEEK_BINS, W], in any unit; NaN: not known.
-
-    The load of a unit of work is a ratio estimate: the load of all bins of which both are known, over their work. Load
-    that was measured is never replaced.
-    """
-    load = season.load.astype(np.float64)
-    is_known = ~np.isnan(load)
-    has_both = is_known & ~np.isnan(work)
-    busy, done = (np.where(has_both, each, 0.0).sum(axis=0) for each in (load, work))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        learned = work * np.where((busy * BIN_S >= MIN_BUSY_S) & (done > 0), busy / done, np.nan)
-    learned = np.where(learned <= MAX_LOAD, learned, np.nan)
-    return replace(season, load=np.where(is_known, season.load, learned.astype(np.float16)))
-
-
-def resample_work(season: Season, work: FloatColumn, until_s: float) -> FloatColumn:
-    """Return the work of each bin; float64[WEEK_BINS, W], NaN: less than `MIN_KNOWN_SHARE` of the bin is known.
-
-    work: float64[T, W], by steps of `BIN_S` until `until_s`, the last step first; NaN: not known.
-    """
-    since_s = np.where(np.isnan(season.bin_since_s), until_s, season.bin_since_s)
-    steps = np.arange(float(WEEK_BINS))[:, None] + (until_s - since_s) / BIN_S  # from the end of a bin until `until_s`
-    whole = np.floor(steps)
-    total = known = np.zeros_like(steps)
-    for step, share in ((whole, 1 - (steps - whole)), (whole + 1, steps - whole)):
-        row = np.clip(step, 0, len(work) - 1).astype(np.int64)
-        part = np.where(step == row, work[row, np.arange(work.shape[1])], np.nan)
-        total, known = total + share * or_zero(part), known + share * ~np.isnan(part)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(known >= MIN_KNOWN_SHARE, total / known, np.nan)
-
-
-def predict_load(season: Season, ahead_s: FloatColumn, now_s: float) -> Float32Column:
-    """Return the highest load of a day and of a week ago, from this time of day until a bin after `ahead_s`.
-
-    ahead_s: float64[W]. float32[W], NaN: neither is known.
-    """
-    return np.asarray(np.fmax(*find_past_loads(season, ahead_s, now_s)))
-
-
 def find_past_loads(season: Season, ahead_s: FloatColumn, now_s: float | TimestampColumn) -> list[Float32Column]:
-    """Return the highest load of a day ago, and that of a week ago, in this time; float32[W] each, NaN: not known."""
+    """Return the highest load of a day ago, and that of a week ago, from this time of day until a bin after `ahead_s`.
+
+    ahead_s: float64[W]. float32[W] each, NaN: not known.
+    """
     bins = np.fmin((now_s - season.bin_since_s + ahead_s) // BIN_S + 1, BINS - 1)
     place = or_zero(bins).astype(np.int64), np.arange(len(bins))
     highest = (np.fmax.accumulate(each, axis=0) for each in _look_ahead(season))  # of the next n bins
@@ -136,9 +91,8 @@ def is_unknown(season: Season) -> BoolColumn:
 def _push_bins(season: Season, bins: npt.NDArray[np.int64]) -> npt.NDArray[np.float16]:
     """Return the load by bin after the present bin has ended. bins: int64[W], bins that have begun since."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        mean = np.where(season.observed_s >= MIN_KNOWN_SHARE * BIN_S, season.busy_s / season.observed_s, np.nan).astype(
-            np.float16
-        )
+        mean = np.where(season.observed_s >= MIN_KNOWN_SHARE * BIN_S, season.busy_s / season.observed_s, np.nan)
+        mean = mean.astype(np.float16)
     load = season.load.copy()
     for count in np.unique(bins[bins > 0]).tolist():
         rows, new = np.flatnonzero(bins == count), min(count, WEEK_BINS)

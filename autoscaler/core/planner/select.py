@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.measure import miss_curve, offered_load, replica_speed, step_time
+from autoscaler.core.measure import miss_curve, offered_load, replica_speed
+from autoscaler.core.measure.batch_room import measure_batch_room_s
 from autoscaler.core.measure.interval import Interval, IntervalStats
 from autoscaler.core.measure.miss_curve import MissCounts
 from autoscaler.core.measure.offered_load import OfferedLoad
 from autoscaler.core.measure.replica_speed import ReplicaSpeed
-from autoscaler.core.measure.step_time import StepTime
 from autoscaler.core.planner import error_budget, load_history, season, shadow_fleets, strategies
 from autoscaler.core.planner.error_budget import ErrorBudget
 from autoscaler.core.planner.load_history import LoadHistory
 from autoscaler.core.planner.season import Season
-from autoscaler.core.planner.shadow_fleets import ShadowFleets, compute_batch_room_s
+from autoscaler.core.planner.shadow_fleets import ShadowFleets
 from autoscaler.core.planner.strategies import Float32Column
 from autoscaler.core.planner.surges import PRIOR_S, Surges, compute_unseen_share, forget_queues, update_surges
 from autoscaler.core.readings.pod_deltas import MAX_INTERVAL_S
@@ -29,6 +29,7 @@ from autoscaler.core.table.columns import (
     BoolColumn,
     Columns,
     FloatColumn,
+    IntColumn,
     PerObjective,
     PerStrategySet,
     TimestampColumn,
@@ -93,7 +94,7 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
     is_unobserved = np.isnan(load.demand) | np.isnan(stats.first_token_limit_s) | (interval_s > MAX_INTERVAL_S)
     observed_s = np.where(is_unobserved, 0.0, interval_s)
     miss_counts, steepness = miss_curve.update_miss_counts(before.miss_counts, stats, load, observed_s)
-    batch_room_s = _compute_batch_room_s(stats, speed, fitted, load)
+    batch_room_s = measure_batch_room_s(stats, speed, fitted, load)
     measured = replace(before, speed=speed, offered_load=load, miss_counts=miss_counts)
     return serve_interval(measured, stats, Interval(observed_s, load.demand, arrivals, steepness, batch_room_s), now_s)
 
@@ -104,16 +105,12 @@ def serve_interval(before: StrategyState, stats: IntervalStats, interval: Interv
     before: with the speed, offered load and miss counts of this interval. Its end is `now_s`.
     """
     interval_s, load = or_zero(np.maximum(now_s - before.last_updated_s, 0.0)), before.offered_load
-    ready_peaks = load_history.compute_ready_peaks(before.history, stats.cold_start_s)
-    woken_peaks = None
-    if (stats.kept_asleep > 0).any():
-        woken_peaks = load_history.compute_woken_peaks(before.history, stats.wake_s, stats.cold_start_s)
     past_week = season.update_season(before.season, load.demand, interval.observed_s, now_s)
-    season_load = season.predict_load(past_week, stats.cold_start_s, now_s)
+    season_load = np.fmax(*season.find_past_loads(past_week, stats.cold_start_s, now_s))
     history, predicted = load_history.update_load_history(
         before.history, load.demand, season_load, stats.cold_start_s, interval_s, now_s
     )
-    shadow = shadow_fleets.update_shadow_fleets(before.shadow, stats, interval, ready_peaks, woken_peaks)
+    shadow = shadow_fleets.update_shadow_fleets(before.shadow, stats, interval, before.history)
     budget, missed = error_budget.update_error_budget(before.budget, stats, interval)
     missed = np.where(offered_load.queue_misses_limit(load, stats), missed, 0.0)
     surges, is_single = update_surges(
@@ -131,37 +128,23 @@ def serve_interval(before: StrategyState, stats: IntervalStats, interval: Interv
     return select_strategy(_size_fleets(state, stats, predicted), stats)
 
 
-def _compute_batch_room_s(
-    stats: IntervalStats, speed: ReplicaSpeed, fitted: StepTime, load: OfferedLoad
-) -> FloatColumn:
-    """Return the work of a surge that the batch of a replica takes in; float64[W], 0 where not known."""
-    prompt_share = step_time.compute_prompt_share(speed.step_sums)
-    max_running = step_time.compute_running_at(stats.itl_objective_s, fitted)
-    work_s = offered_load.compute_work_s(load)
-    return compute_batch_room_s(stats.totals, work_s, prompt_share, speed.slots, max_running)
-
-
 def _reset_changed_objectives(state: StrategyState, stats: IntervalStats) -> StrategyState:
     """Start over with all that was counted under other objectives than the present ones, also before a restart.
 
     Without a policy there are no objectives, and the counts are kept until it is back.
     """
     objectives = {name: getattr(stats, name) for name in ("first_token_limit_s", "itl_objective_s")}
-    is_same = [_is_close(getattr(state, name), now_s) for name, now_s in objectives.items()]
-    has_changed = ~(is_same[0] & is_same[1]) & ~np.isnan(stats.budget_share)
+    before_s, now_s = np.array([getattr(state, name) for name in objectives]), np.array([*objectives.values()])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        is_near = np.abs(before_s / now_s - 1) <= 1e-6  # `np.isclose` takes ten times as long on few rows
+    is_same = is_near | (before_s == now_s) | (np.isnan(before_s) & np.isnan(now_s))
+    has_changed = ~is_same.all(axis=0) & ~np.isnan(stats.budget_share)
     if not has_changed.any():
         return state
     blank = replace(StrategyState.blank(len(has_changed)), **objectives).columns()
     columns, marks = state.columns(), StrategyState.marks()
     names = [name for name in columns if PER_OBJECTIVE in marks[name]]
     return state.with_columns({name: np.where(has_changed, blank[name], columns[name]) for name in names})
-
-
-def _is_close(before_s: FloatColumn, now_s: FloatColumn) -> BoolColumn:
-    """Return whether two objectives are equal, but for rounding; bool[W]. NaN equals NaN."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        is_near = np.abs(before_s / now_s - 1) <= 1e-6  # `np.isclose` takes ten times as long on few rows
-    return np.asarray(is_near | (before_s == now_s) | (np.isnan(before_s) & np.isnan(now_s)))
 
 
 def _size_fleets(state: StrategyState, stats: IntervalStats, predicted: Float32Column) -> StrategyState:
@@ -216,11 +199,23 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
     has_opinion = ~np.isnan(state.offered_load.demand) & ~np.isnan(stats.first_token_limit_s)
     return replace(
         state,
-        shadow=shadow_fleets.inherit_record(shadow, strategy, asleep),
+        shadow=inherit_record(shadow, strategy, asleep),
         strategy=np.where(has_opinion, strategy.astype(np.float64), state.strategy),
         allowed_share=allowed_share,
         replicas=np.where(has_opinion, replicas, np.nan),
     )
+
+
+def inherit_record(fleets: ShadowFleets, strategy: IntColumn, asleep: BoolColumn) -> ShadowFleets:
+    """Give strategies that cannot predict yet the cost and misses of the selected one (sleeping experts).
+
+    strategy: int64[W], the selected one. asleep: bool[M, W].
+    """
+    if not asleep.any():
+        return fleets
+    record = {name: getattr(fleets, name) for name in ("cost", "queue_missed", "queue_sum", "missed")}
+    rows = np.arange(len(strategy))
+    return replace(fleets, **{name: np.where(asleep, each[strategy, rows], each) for name, each in record.items()})
 
 
 def _compute_prices(state: StrategyState, allowed_share: FloatColumn, prior_requests: FloatColumn) -> Float32Column:

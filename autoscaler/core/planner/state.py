@@ -11,7 +11,7 @@ from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.planner.select import StrategyState
 from autoscaler.core.readings.pod_deltas import PodReadings
 from autoscaler.core.table.blocks import Blocks
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, moved, replace
+from autoscaler.core.table.columns import BoolColumn, IntColumn, moved, replace
 
 PHASES = 6
 """Turns begin at this many moments of an interval, so that no tick has to update all workloads."""
@@ -61,8 +61,3 @@ class PlannerState:
     def counts_itl(self) -> BoolColumn:
         """Whether the planner counts the requests that met the ITL objective; bool[W]."""
         return np.asarray(self.plan.itl_counted_requests > 0)
-
-    @property
-    def idle_after_s(self) -> FloatColumn:
-        """Seconds without work after which the error budget allows zero replicas; float64[W], NaN: it does not."""
-        return self.idle_timeouts.timeout_s

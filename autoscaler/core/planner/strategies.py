@@ -59,10 +59,6 @@ PRIOR_MISS_SHARE = 0.2
 PRIOR_MARGIN_DECAY, PRIOR_HOLD_DECAY = 1.2, 0.48
 """The prior share of misses falls as exp(-decay x): x is the margin in square roots of the load, or √hold."""
 
-PRIOR_CONSTANT_HOLD = 1
-"""Cold starts of hold that the prior assumes for a constant count. With ten, a constant count would be selected before
-its shadow fleet has seen a surge."""
-
 
 class Strategy(NamedTuple):
     """The parameters of one sizing strategy."""
@@ -84,34 +80,29 @@ class Strategy(NamedTuple):
 
     @property
     def prior_hold(self) -> float:
-        """The cold starts of hold that the prior assumes."""
-        return PRIOR_CONSTANT_HOLD if self.min_replicas else self.hold
+        """The cold starts of hold that the prior assumes; ten would select a constant count before it saw a surge."""
+        return 1 if self.min_replicas else self.hold
 
 
 STRATEGIES = (
     *(Strategy(prediction, *margin, 0.0) for prediction in range(len(PEAK_HOLDS)) for margin in MARGINS),
     *(Strategy(PEAK_HOLDS.index((2, 10)), 0.0, 0.0, float(count)) for count in CONSTANT_COUNTS),
 )
-STRATEGY_COUNT = len(STRATEGIES)
-PEAK_STRATEGY_COUNT = STRATEGY_COUNT - len(CONSTANT_COUNTS)
-"""Strategies with a constant count come last."""
+"""M strategies; those with a constant count come last."""
 
 SIGNATURE = float(zlib.crc32(repr((AVERAGES_S.tolist(), PEAK_HOLDS, SEASONAL, STRATEGIES)).encode()))
 """Checksum of the strategy set. State that another version stored about its strategies has another one."""
 
 PREDICTION = np.array([each.prediction for each in STRATEGIES])
-"""int64[STRATEGY_COUNT], the prediction of each strategy."""
+"""int64[M], the prediction of each strategy."""
 
 IS_SEASONAL = PREDICTION == SEASONAL
-"""bool[STRATEGY_COUNT], the strategies that need the load of a day ago."""
+"""bool[M], the strategies that need the load of a day ago."""
 
 STEADY_LIMIT = STRATEGIES.index(Strategy(PEAK_HOLDS.index((0, LONGEST_HOLD)), 0.0, 1.0, 0.0))
 """The strategy that is enough for steady traffic: the peak of ten cold starts plus one square root."""
 
-_SHARE, _ROOTS, MIN_REPLICAS = (
-    np.array([[getattr(each, name)] for each in STRATEGIES], np.float32)
-    for name in ("margin_share", "margin_roots", "min_replicas")
-)
+_, _SHARE, _ROOTS, MIN_REPLICAS = np.array(STRATEGIES, np.float32).T[..., None]  # [M, 1] each
 _PRIOR_BY_HOLD = PRIOR_MISS_SHARE * np.exp(-PRIOR_HOLD_DECAY * np.sqrt([[each.prior_hold] for each in STRATEGIES]))
 
 
@@ -135,11 +126,14 @@ def compute_replicas_of(strategy: IntColumn, load: Float32Column) -> Float32Colu
 
 
 def compute_replicas(predicted: Float32Column, floor: FloatColumn, ceiling: FloatColumn) -> Float32Column:
-    """Return the replicas that each strategy requests; float32[STRATEGY_COUNT, W], whole numbers.
+    """Return the replicas that each strategy requests; float32[M, W], whole numbers.
 
     predicted: float32[J, W], load. floor, ceiling: [W], replicas. NaN where the load is unknown.
     """
-    replicas = add_margin(predicted[PREDICTION], _SHARE, _ROOTS)
+    share, roots = np.array(MARGINS, np.float32).T[..., None]
+    by_margin = add_margin(predicted[:, None], share, roots)  # [J, margins, W]
+    without_margin = by_margin[STRATEGIES[-1].prediction, :1].repeat(len(CONSTANT_COUNTS), axis=0)
+    replicas: Float32Column = np.concatenate([by_margin.reshape(-1, predicted.shape[-1]), without_margin])
     np.maximum(replicas, np.maximum(MIN_REPLICAS, floor.astype(np.float32)), out=replicas)
     return np.minimum(replicas, ceiling.astype(np.float32), out=replicas)
 
@@ -151,7 +145,7 @@ def add_margin(load: Float32Column, share: Float32Column | float, roots: Float32
 
 
 def compute_prior_misses(average: FloatColumn) -> FloatColumn:
-    """Return the share of requests that the pessimistic prior assumes to miss; float64[STRATEGY_COUNT, W].
+    """Return the share of requests that the pessimistic prior assumes to miss; float64[M, W].
 
     average: float64[W], slowest load average, in replicas. The margin of a constant count is its excess over this.
     """

@@ -6,10 +6,11 @@ How a strategy is selected is in `select`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from autoscaler.core.measure.interval import IntervalStats, WorkTotals, count_work, find_new_readings
+from autoscaler.core.measure.interval import IntervalStats, WorkTotals, count_serving, count_work, find_new_readings
 from autoscaler.core.model.chain import Link
 from autoscaler.core.model.observation import Observation
 from autoscaler.core.model.phases import NOT_STARTING
@@ -18,7 +19,7 @@ from autoscaler.core.observe import draining, load
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.planner.plan import make_plan
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts, compute_wake_up_share, update_idle_timeouts
-from autoscaler.core.planner.select import StrategyState, update_strategies
+from autoscaler.core.planner.select import update_strategies
 from autoscaler.core.planner.state import PHASES, PlannerState, find_phase
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
 from autoscaler.core.readings.pod_deltas import MAX_INTERVAL_S, PodReadings
@@ -31,7 +32,9 @@ def recommend(inp: TickInput, observed: Observed, before: PlannerState) -> tuple
     """Update the planner, and return its recommendation."""
     observation = observed.observation
     idle_timeouts = update_idle_timeouts(inp, observation, observed.arrivals, before.idle_timeouts)
-    state = update_due_workloads(inp, _with_mean_start(observed), replace(before, idle_timeouts=idle_timeouts))
+    # The planner counts with the mean start on any node, in place of that of the next replica alone.
+    observed = replace(observed, observation=replace(observation, cold_start_s=observed.starts.mean_s))
+    state = update_due_workloads(inp, observed, replace(before, idle_timeouts=idle_timeouts))
     return make_recommendation(inp, observation, state.plan), state
 
 
@@ -65,43 +68,34 @@ def update_due_workloads(inp: TickInput, observed: Observed, state: PlannerState
         return state
     counted = moved(state.counted, state.counted_id, fleet.pod_id)
     rows = state.by_phase.by_block(np.flatnonzero(is_candidate))
-    some = _Subset.of(inp, _find_serving_pods(inp, observed), rows)
-    some = some.filter(~_find_unread_workloads(inp, observed, counted, some, last_updated_s[some.rows]))
+    some = _Subset.of(inp, observed, counted, rows)
+    some = some.filter(~some.find_unread(inp.now_s - last_updated_s[rows]))
     turn, late = some.filter(has_turn[some.rows]), some.filter(~has_turn[some.rows])
     if len(turn.rows):
-        after, plan, readings = _update(inp, observed, state, counted, turn)
-        state = replace(
-            state,
-            by_phase=state.by_phase.with_rows(turn.rows, after.columns()),
-            plan=state.plan.with_rows(turn.rows, plan),
-            counted_id=fleet.pod_id,
-            counted=_store_readings(inp, counted, turn, readings),
-        )
+        state, readings = _update(inp, observed, state, turn)
+        state = replace(state, counted_id=fleet.pod_id, counted=_store_readings(inp, counted, turn, readings))
     if len(late.rows):
-        after, plan, _ = _update(inp, observed, state, counted, late)
-        slots = {path: after.columns()[path] for path in ("speed.peak_running", "speed.slots")}
-        state = replace(
-            state,
-            by_phase=state.by_phase.with_rows(late.rows, slots),
-            plan=state.plan.with_rows(late.rows, plan),
-        )
+        state, _ = _update(inp, observed, state, late, learned=("speed.peak_running", "speed.slots"))
     return state
 
 
 def _update(
-    inp: TickInput, observed: Observed, state: PlannerState, counted: PodReadings, some: _Subset
-) -> tuple[StrategyState, Plan, PodReadings]:
-    """Return the strategies and plan of some workloads by all since their last turn, and the readings of their pods.
+    inp: TickInput, observed: Observed, state: PlannerState, some: _Subset, learned: tuple[str, ...] | None = None
+) -> tuple[PlannerState, PodReadings]:
+    """Plan for some workloads by all since their last turn; also return the readings of their pods, [n].
 
-    counted: of all pods.
+    learned: the columns of their strategies that are stored; None: all.
     """
     before = state.by_phase.take(some.rows)
-    totals, readings = _count_work(inp, observed, counted, some)
+    decode = None if inp.pairs is None else inp.pairs.decode[some.rows][some.pod_row]
+    counted = some.counted.take(some.pods)
+    totals, readings = count_work(observed.pods, counted, some.pods, some.has_new, some.by_workload, decode)
     stats = _make_stats(inp, observed, state.idle_timeouts, totals, some, before.last_updated_s)
     after = update_strategies(before, stats, inp.now_s)
-    cold_start_s = observed.observation.cold_start_s[some.rows]
-    plan = make_plan(after, state.idle_timeouts, some.rows, cold_start_s, _is_prefill(inp)[some.rows])
-    return after, plan, readings
+    plan = make_plan(after, state.idle_timeouts, some.rows, stats)
+    columns = after.columns()
+    by_phase = state.by_phase.with_rows(some.rows, {path: columns[path] for path in learned or columns})
+    return replace(state, by_phase=by_phase, plan=state.plan.with_rows(some.rows, plan)), readings
 
 
 def _store_readings(inp: TickInput, counted: PodReadings, some: _Subset, readings: PodReadings) -> PodReadings:
@@ -119,26 +113,38 @@ class _Subset:
     rows: IntColumn  # int64[R], workloads
     pods: IntColumn  # int64[n], ascending
     pod_row: IntColumn  # int64[n], 0..R-1, the workload of each pod
+    counted: PodReadings  # of all pods, as they were counted last
+    has_new: BoolColumn  # bool[n], pods with a newer reading
+
+    @cached_property
+    def by_workload(self) -> GroupBy:
+        """Groups the pods."""
+        return GroupBy(self.pod_row, len(self.rows))
 
     @classmethod
-    def of(cls, inp: TickInput, serving: BoolColumn, rows: IntColumn) -> _Subset:
-        """Return these workloads. serving: bool[P]."""
+    def of(cls, inp: TickInput, observed: Observed, counted: PodReadings, rows: IntColumn) -> _Subset:
+        """Return these workloads."""
         place = np.full(len(inp.fleet.workloads), -1)
         place[rows] = np.arange(len(rows))
-        pods = np.flatnonzero(serving & (place >= 0)[inp.fleet.pod_workload])
-        return cls(rows, pods, place[inp.fleet.pod_workload[pods]])
+        pods = np.flatnonzero(_find_serving_pods(inp, observed) & (place >= 0)[inp.fleet.pod_workload])
+        has_new = find_new_readings(observed.pods, counted.time_s[pods], pods)
+        return cls(rows, pods, place[inp.fleet.pod_workload[pods]], counted, has_new)
 
     def filter(self, chosen: BoolColumn) -> _Subset:
         """Return the chosen workloads; bool[R]."""
         if chosen.all():
             return self
         pods, place = chosen[self.pod_row], np.cumsum(chosen) - 1
-        return _Subset(self.rows[chosen], self.pods[pods], place[self.pod_row[pods]])
+        return _Subset(self.rows[chosen], self.pods[pods], place[self.pod_row[pods]], self.counted, self.has_new[pods])
 
+    def find_unread(self, since_update_s: FloatColumn) -> BoolColumn:
+        """Return which workloads have no pod with a new reading; bool[R]. since_update_s: float64[R].
 
-def _with_mean_start(observed: Observed) -> Observed:
-    """Return the observation with the mean start on any node, in place of that of the next replica alone."""
-    return replace(observed, observation=replace(observed.observation, cold_start_s=observed.starts.mean_s))
+        This happens where pods are scraped less often than the daemon ticks. The update waits for a reading, at most
+        as long as counters are compared. A workload whose pods were never read does not wait.
+        """
+        read, new = self.by_workload.count([~np.isnan(self.counted.time_s[self.pods]), self.has_new])
+        return np.asarray((read > 0) & (new == 0) & (since_update_s < MAX_INTERVAL_S))
 
 
 def _has_turn(workload_id: IntColumn, now_s: float, last_updated_s: TimestampColumn) -> BoolColumn:
@@ -157,69 +163,30 @@ def _find_serving_pods(inp: TickInput, observed: Observed) -> BoolColumn:
 
     A pod that starts may serve before its readiness is known: its counters show the requests that reached it.
     """
-    samples = observed.pods.samples
-    serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(observed.pods.samples.asleep > 0)
+    fleet, samples = inp.fleet, observed.pods.samples
+    serving = fleet.pod_ready & ~fleet.pod_terminating & ~(samples.asleep > 0)
     serving |= draining.is_lost(inp, serving, samples)
-    is_starting = (observed.starts.pod_phase != NOT_STARTING) & ~inp.fleet.pod_terminating & ~inp.fleet.pod_ready
+    is_starting = (observed.starts.pod_phase != NOT_STARTING) & ~fleet.pod_terminating & ~fleet.pod_ready
     serving |= is_starting & (samples.first_tokens > 0)
     return serving & ~observed.pods.is_stuck
 
 
-def _is_prefill(inp: TickInput) -> BoolColumn:
-    """Return the prefill workloads; bool[W]."""
-    return inp.pairs.prefill if inp.pairs is not None else np.zeros(len(inp.fleet.workloads), dtype=bool)
-
-
-# --- interval statistics
-
-
-def _find_unread_workloads(
-    inp: TickInput, observed: Observed, counted: PodReadings, some: _Subset, last_updated_s: TimestampColumn
-) -> BoolColumn:
-    """Return which workloads have no pod with a new reading; bool[R]. counted: of all pods.
-
-    This happens where pods are scraped less often than the daemon ticks. The update waits for a reading, at most as
-    long as counters are compared. A workload whose pods were never read does not wait.
-    """
-    counted_s = counted.time_s[some.pods]
-    was_read, is_new = ~np.isnan(counted_s), find_new_readings(observed.pods, counted_s, some.pods)
-    has_reading, has_new = (
-        np.bincount(some.pod_row, weights=pods, minlength=len(some.rows)) > 0 for pods in (was_read, is_new)
-    )
-    return np.asarray(has_reading & ~has_new & (inp.now_s - last_updated_s < MAX_INTERVAL_S))
-
-
-def _count_work(
-    inp: TickInput, observed: Observed, counted: PodReadings, some: _Subset
-) -> tuple[WorkTotals, PodReadings]:
-    """Add up the work of some workloads since it was last counted; also return the readings that count now."""
-    by_workload, counted = GroupBy(some.pod_row, len(some.rows)), counted.take(some.pods)
-    decode = None if inp.pairs is None else inp.pairs.decode[some.rows][some.pod_row]
-    is_new = find_new_readings(observed.pods, counted.time_s, some.pods)
-    return count_work(observed.pods, counted, some.pods, is_new, by_workload, decode)
-
-
 def _make_stats(
-    inp: TickInput,
-    observed: Observed,
-    idle_timeouts: IdleTimeouts,
-    totals: WorkTotals,
-    some: _Subset,
-    last_updated_s: TimestampColumn,
+    inp: TickInput, observed: Observed, timeouts: IdleTimeouts, totals: WorkTotals, some: _Subset, since_s: FloatColumn
 ) -> IntervalStats:
-    """Make the interval statistics of some workloads. last_updated_s: float64[R].
+    """Make the interval statistics of some workloads. since_s: float64[R], time of their last turn.
 
     Strategies may not spend the part of the error budget that wake-ups from zero use.
     """
     spec, rows, observation = inp.spec, some.rows, observed.observation
     window_floor = inp.schedule.find_floor(inp.now_s, observed.link_s[Link.REPLICA])
     ceiling = np.fmax(spec.max_replicas[rows], 1.0)
-    budget_share = 1 - spec.attainment - compute_wake_up_share(idle_timeouts, spec.attainment)
+    budget_share = 1 - spec.attainment - compute_wake_up_share(timeouts, spec.attainment)
     return IntervalStats(
         totals=totals,
         replicas=(observation.ready - observation.newly_ready - observation.stuck)[rows],
         ordered=np.fmax(observation.replicas - or_zero(observation.asleep), 0.0)[rows],
-        mean_replicas=_compute_mean_replicas(inp, some.pods, some.pod_row, last_updated_s),
+        mean_replicas=count_serving(inp.fleet.pod_ready_s[some.pods], some.pod_row, since_s, inp.now_s),
         waiting=or_zero(observation.waiting[rows]),
         cold_start_s=observation.cold_start_s[rows],
         kept_asleep=np.where(is_managed(inp), spec.sleep_replicas, 0.0)[rows],
@@ -228,21 +195,8 @@ def _make_stats(
         itl_objective_s=spec.itl_objective_s[rows],
         budget_share=budget_share[rows],
         window_s=spec.budget_window_s[rows],
-        prefill=_is_prefill(inp)[rows],
+        prefill=np.zeros(len(rows), dtype=bool) if inp.pairs is None else inp.pairs.prefill[rows],
         floor=np.fmin(np.fmax(spec.min_replicas[rows], 1.0), ceiling),
         window_floor=np.minimum(window_floor[rows], ceiling),
         ceiling=ceiling,
     )
-
-
-def _compute_mean_replicas(
-    inp: TickInput, pods: IntColumn, pod_row: IntColumn, last_updated_s: TimestampColumn
-) -> FloatColumn:
-    """Return how many of these pods served on average since the last update; float64[R]. All if there was none.
-
-    A pod that became ready half-way has had half of a pod's share of the load.
-    """
-    with np.errstate(invalid="ignore", divide="ignore"):
-        missing_s = np.fmax(inp.fleet.pod_ready_s[pods] - last_updated_s[pod_row], 0.0)
-        share = 1 - or_zero(np.minimum(missing_s / (inp.now_s - last_updated_s[pod_row]), 1.0))
-    return np.bincount(pod_row, share, len(last_updated_s)).astype(np.float64)

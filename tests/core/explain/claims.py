@@ -17,8 +17,9 @@ import numpy as np
 from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
-from autoscaler.core.planner.strategies import CONSTANT_COUNTS, IS_SEASONAL, PEAK_STRATEGY_COUNT, STRATEGIES, Strategy
+from autoscaler.core.planner.strategies import CONSTANT_COUNTS, IS_SEASONAL, STRATEGIES, Strategy
 from autoscaler.core.table.columns import FloatColumn
+from tests.core.planner.planned import PEAK_STRATEGIES
 
 NUMBER = r"(-?\d+(?:\.\d+)?)"
 TIME = r"(\d+(?:\.\d+)? (?:ms|s|min|h))"
@@ -487,8 +488,8 @@ def _minimum(row: Row, hit: re.Match[str], replicas: float, busy: float, least: 
 
 def _constant(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
     number, beyond, left, surges = hit.groups()
-    assert row.plan("strategy") >= PEAK_STRATEGY_COUNT
-    constant = float(CONSTANT_COUNTS[int(row.plan("strategy")) - PEAK_STRATEGY_COUNT])
+    assert row.plan("strategy") >= PEAK_STRATEGIES
+    constant = float(CONSTANT_COUNTS[int(row.plan("strategy")) - PEAK_STRATEGIES])
     same(number, constant if beyond else replicas)
     assert replicas <= constant
     assert bool(beyond) == (constant > replicas == row.spec("max_replicas"))

@@ -17,11 +17,10 @@ from autoscaler.core.planner.strategies import (
     IS_SEASONAL,
     MARGINS,
     PEAK_HOLDS,
-    PEAK_STRATEGY_COUNT,
     STRATEGIES,
-    STRATEGY_COUNT,
 )
 from autoscaler.core.tick import tick
+from tests.core.planner.planned import PEAK_STRATEGIES
 from tests.core.world import Story, fleet, spec, world
 
 NAN = math.nan
@@ -141,10 +140,10 @@ def test_the_figures_are_those_of_the_lines():
 
 @pytest.mark.parametrize(("place", "replicas"), [(0, "1 replica"), (1, "2 replicas"), (8, "9 replicas")])
 def test_a_constant_count_is_named_with_the_peak_it_yields_to(place, replicas):
-    said = told(strategy=float(PEAK_STRATEGY_COUNT + place))["strategy"]
+    said = told(strategy=float(PEAK_STRATEGIES + place))["strategy"]
     needs = "while the peak of the load average over 4 min in the last 10 cold starts of 60 s on average needs more"
     assert said == f"keeps {replicas}, and more {needs}"
-    assert planner_lines.read(*made(strategy=float(STRATEGY_COUNT - 1)), 0).constant_replicas == CONSTANT_COUNTS[-1]
+    assert planner_lines.read(*made(strategy=float(len(STRATEGIES) - 1)), 0).constant_replicas == CONSTANT_COUNTS[-1]
 
 
 def test_slots_limit_a_replica_when_they_are_few():
@@ -157,7 +156,7 @@ def test_no_headroom_is_named_when_zero_is_recommended():
     assert "headroom" not in told(asked=0.0, demand=0.0182, replicas=1.0)
 
 
-@pytest.mark.parametrize("rule", range(PEAK_STRATEGY_COUNT))
+@pytest.mark.parametrize("rule", range(PEAK_STRATEGIES))
 def test_every_strategy_has_a_line(rule):
     said = told(strategy=float(rule))["strategy"]
     assert re.fullmatch(

@@ -15,10 +15,11 @@ from autoscaler.core.explain.sentence import Explanation, binding_stages, explai
 from autoscaler.core.model.fleet import UNKNOWN_CLIENT, ForeignCounts, PendingCause
 from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.model.types import Recommender, Signal, Stage
-from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT, SEASONAL, STRATEGIES, Strategy
+from autoscaler.core.planner.strategies import CONSTANT_COUNTS, SEASONAL, STRATEGIES, Strategy
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.explain.stories import CASES, NAN, ExplainedServing, ExplainedStory, explained, headroom_story, played
+from tests.core.planner.planned import PEAK_STRATEGIES
 from tests.core.serving import LEARNED
 from tests.core.world import fleet, samples, spec, world
 
@@ -412,7 +413,7 @@ def test_the_sentence_says_what_was_missed_beyond_the_budget(plan, sentence):
 
 
 SEASONAL_1_ROOT = float(STRATEGIES.index(Strategy(SEASONAL, 0.0, 1.0, 0.0)))
-CONSTANT_8 = float(PEAK_STRATEGY_COUNT + CONSTANT_COUNTS.index(8))
+CONSTANT_8 = float(PEAK_STRATEGIES + CONSTANT_COUNTS.index(8))
 
 
 @pytest.mark.parametrize(

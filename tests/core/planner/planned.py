@@ -4,9 +4,13 @@ import math
 
 import numpy as np
 
+from autoscaler.core.planner.strategies import CONSTANT_COUNTS, STRATEGIES
 from tests.core.serving import Serving
 
 NAN = math.nan
+
+PEAK_STRATEGIES = len(STRATEGIES) - len(CONSTANT_COUNTS)
+"""Number of strategies without a constant count. They come first."""
 
 
 class NotCounting(Serving):

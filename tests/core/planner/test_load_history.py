@@ -13,6 +13,8 @@ from autoscaler.core.planner.strategies import AVERAGES_S, BASE_PEAK_HOLD, PEAK_
 
 NAN = math.nan
 
+PEAK_SPANS = LoadHistory.blank(0).peaks.shape[1]
+
 
 def average(*intervals):
     """Return the load averages after intervals of (demand, seconds)."""
@@ -96,7 +98,7 @@ def test_peaks_expire_after_their_hold_when_ticks_are_late(cold_start_s, max_del
 )
 def test_held_peak_is_the_highest_average_of_its_hold(values, cold_start_spans):
     """The second source looks back over all values."""
-    peaks = np.zeros((len(AVERAGES_S), load_history.PEAK_SPANS, 1), np.float32)
+    peaks = np.zeros((len(AVERAGES_S), PEAK_SPANS, 1), np.float32)
     scale = np.arange(1, len(AVERAGES_S) + 1, dtype=np.float32)[:, None]  # so that the averages differ
     for value in values:
         averages = scale * np.float32(value)
@@ -109,7 +111,7 @@ def test_held_peak_is_the_highest_average_of_its_hold(values, cold_start_spans):
 
 def test_held_peak_is_unknown_when_the_average_is():
     averages = np.full((len(AVERAGES_S), 1), np.nan, np.float32)
-    peaks = np.ones((len(AVERAGES_S), load_history.PEAK_SPANS, 1), np.float32)
+    peaks = np.ones((len(AVERAGES_S), PEAK_SPANS, 1), np.float32)
     assert np.isnan(load_history.hold_peaks(averages, peaks, np.array([1]))).all()
 
 

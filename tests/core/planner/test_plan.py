@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from autoscaler.core.planner.plan import compute_peak_expiry
-from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT, UPDATE_INTERVAL_S
-from tests.core.planner.planned import NotCounting, decide_after_learning, plan_of
+from autoscaler.core.planner.strategies import CONSTANT_COUNTS, UPDATE_INTERVAL_S
+from tests.core.planner.planned import PEAK_STRATEGIES, NotCounting, decide_after_learning, plan_of
 from tests.core.serving import IDLE_GAP_S, LEARNED, WORK_S, Serving
 from tests.core.world import fleet, spec
 
@@ -66,7 +66,7 @@ def test_peak_expiry_is_unknown_when_a_constant_count_decides(place):
     story = story_after_a_peak()
     count = CONSTANT_COUNTS[place]
     selected = {
-        "strategy": np.array([float(PEAK_STRATEGY_COUNT + place)]),
+        "strategy": np.array([float(PEAK_STRATEGIES + place)]),
         "replicas": np.full(1, max(2.0, count)),
     }
     state = story.memory.planner.strategies.with_columns(selected)

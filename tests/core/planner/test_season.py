@@ -8,17 +8,15 @@ from hypothesis import strategies as some
 from autoscaler.core.model.forecast import BIN_S, BINS
 from autoscaler.core.planner.season import (
     DAY_BINS,
-    MIN_BUSY_S,
     WEEK_BINS,
     Season,
     expect_load,
+    find_past_loads,
     is_unknown,
-    learn_past_load,
-    predict_load,
-    resample_work,
     update_season,
 )
 from autoscaler.core.table.columns import replace
+from autoscaler.daemon.past_week import MIN_BUSY_S, learn_past_load, resample_work
 
 DAY_S, STEP_S = 86_400.0, 300.0
 
@@ -39,7 +37,7 @@ def office(now_s):
 
 
 def predict(state, now_s, ahead_s=240.0):
-    return predict_load(state, np.array([ahead_s]), now_s)[0]
+    return np.fmax(*find_past_loads(state, np.array([ahead_s]), now_s))[0]
 
 
 def test_nothing_is_predicted_until_a_day_has_passed():

@@ -3,16 +3,18 @@
 import numpy as np
 import pytest
 
+from autoscaler.core.measure.batch_room import compute_batch_room_s
 from autoscaler.core.measure.offered_load import compute_work_s
 from autoscaler.core.measure.step_time import compute_prompt_share
 from autoscaler.core.planner import strategies
-from autoscaler.core.planner.select import StrategyState, update_strategies
-from autoscaler.core.planner.shadow_fleets import REAL_FLEET_S, compute_batch_room_s, inherit_record
-from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT, UPDATE_INTERVAL_S
+from autoscaler.core.planner.select import StrategyState, inherit_record, update_strategies
+from autoscaler.core.planner.shadow_fleets import REAL_FLEET_S
+from autoscaler.core.planner.strategies import CONSTANT_COUNTS, UPDATE_INTERVAL_S
 from autoscaler.core.readings.pod_deltas import MAX_INTERVAL_S
 from tests.core.measure.counted_work import count, read
 from tests.core.planner.interval_stats import NAN, make_silent_stats, make_stats, run, update
 from tests.core.planner.plain_shadow_fleet import PlainShadowFleet
+from tests.core.planner.planned import PEAK_STRATEGIES
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +44,7 @@ def test_neighbour_with_sleeping_replicas_changes_nothing():
 
 def requested_by_count(state):
     """Return the replicas that each constant count requests, by count."""
-    requested = state.shadow.requested[PEAK_STRATEGY_COUNT:, 0].tolist()
+    requested = state.shadow.requested[PEAK_STRATEGIES:, 0].tolist()
     return dict(zip(CONSTANT_COUNTS, requested, strict=True))
 
 
@@ -66,7 +68,7 @@ def test_shadow_fleets_equal_their_plain_versions(cold_start_s, slots, kept_asle
     columns |= {"kept_asleep": kept_asleep, "wake_s": wake_s}
     plain = [
         PlainShadowFleet(strategy, **columns)
-        for strategy in range(0, strategies.STRATEGY_COUNT, 2)
+        for strategy in range(0, len(strategies.STRATEGIES), 2)
         if not strategies.IS_SEASONAL[strategy]
     ]
     state, now_s, totals = StrategyState.blank(1), 1000.0, {"slots": slots or NAN}
@@ -112,7 +114,7 @@ def test_strategies_without_a_prediction_inherit_a_record():
 
 def test_records_are_inherited_by_workload():
     state = run([[3.0, 3.0], [1.0, 6.0]] * 20)
-    asleep = np.zeros((strategies.STRATEGY_COUNT, 2), bool)
+    asleep = np.zeros((len(strategies.STRATEGIES), 2), bool)
     asleep[0, 0] = asleep[2, 1] = True
     after = inherit_record(state.shadow, np.array([4, 5]), asleep)
     for name in ("cost", "queue_missed", "missed", "queue_sum"):
@@ -152,7 +154,7 @@ def test_fewer_requests_are_late_when_batches_take_in_a_surge():
     """Demand exceeds the capacity for half a minute now and then. A replica runs eight requests at once."""
     surges = [2.0] * 250 + ([2.0] * 9 + [3.1]) * 12
     states = (run(surges, replicas=4.0, totals={"slots": slots}) for slots in (NAN, 8.0))
-    without, within = (state.shadow.queue_missed[PEAK_STRATEGY_COUNT:, 0] for state in states)
+    without, within = (state.shadow.queue_missed[PEAK_STRATEGIES:, 0] for state in states)
     three = CONSTANT_COUNTS.index(3)
     assert without[three] > 0 == within[three]
     assert (within <= without).all()

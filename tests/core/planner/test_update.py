@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.core.measure.interval import count_serving
 from autoscaler.core.model.types import Signal
 from autoscaler.core.observe.workloads import observe
 from autoscaler.core.planner import update
@@ -318,10 +319,9 @@ def test_pod_that_becomes_ready_does_not_raise_demand(moment_s: float):
 
 
 def test_pod_counts_for_the_share_of_the_interval_it_was_ready():
-    cluster = replace(fleet([3]), pod_ready_s=np.array([-500.0, 985.0, 1000.0]))
-    inp, pods, row = world(1000.0, cluster, spec(1)), np.arange(3), np.zeros(3, int)
-    assert update._compute_mean_replicas(inp, pods, row, np.array([970.0])) == pytest.approx([1.5])
-    assert update._compute_mean_replicas(inp, pods, row, np.array([NAN])) == pytest.approx([3.0])
+    ready_s, row = np.array([-500.0, 985.0, 1000.0]), np.zeros(3, int)
+    assert count_serving(ready_s, row, np.array([970.0]), 1000.0) == pytest.approx([1.5])
+    assert count_serving(ready_s, row, np.array([NAN]), 1000.0) == pytest.approx([3.0])
 
 
 # --- bad input, rows, values
