@@ -191,7 +191,7 @@ From DCGM exporter, for `gpu_loaded`, `gpu_active` and `gpu_diagnosis`; never a 
 
 GPU_UTIL and the traffic of links are those of a whole GPU, so they are unknown for a pod with a MIG instance. GPU_UTIL
 counts only where no profiling counter is there, as zero or more: a weak sign. `DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` is
-not read, because its unit differs between versions. For NVLink add `DCGM_FI_PROF_NVLINK_TX_BYTES` and
+not read, because no source states its unit. For NVLink add `DCGM_FI_PROF_NVLINK_TX_BYTES` and
 `DCGM_FI_PROF_NVLINK_RX_BYTES` to the counters file.
 [What is told apart by which counters](../explanation/demand.md#loaded-is-not-active).
 """

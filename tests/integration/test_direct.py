@@ -94,7 +94,7 @@ async def test_queue_adds_replicas_and_one_sentence_explains_it(site: Site):
         warnings = [line for line in shown.out.splitlines() if line.startswith("Warning: ")]
         assert [f"Warning: {warning}." for warning in explanation["warnings"]] == warnings
         titles = [line.split()[0] for line in shown.out.splitlines()[1 + len(warnings) :]]
-        assert titles == [*(line["name"] for line in explanation["forecast"]), "start"]
+        assert titles == [*(line["name"] for line in explanation["forecast"]), "gpus", "start"]
     assert writes(site, user) == [("llama", 200)]
     assert site.api.refused(user) == set()
     assert site.api.used(user) <= granted(*shipped_roles("direct"))

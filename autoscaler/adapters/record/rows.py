@@ -67,13 +67,16 @@ class TableRows:
         pending, self.pending = self.pending, {}
         return pending
 
-    def go_on(self, file: RecordFile) -> None:
-        """Go on in a file, which may have rows already: what holds is written again with the next tick."""
+    def forget(self) -> None:
+        """Drop what is pending: what holds is written again with the next tick."""
         self.pending, self._traffic = {}, {}
         self._use.restart()
+        self._facts, self._counts, self._owners, self._problems = {}, {}, {}, {}
+
+    def go_on(self, file: RecordFile) -> None:
+        """Go on with the numbers of workloads that a file has. Raises sqlite3.Error, also where the disk is full."""
         self._workloads = {tuple(key): number for number, *key in file.rows(WORKLOADS)}
         self._numbers = (), np.empty(0, np.int64)
-        self._facts, self._counts, self._owners, self._problems = {}, {}, {}, {}
 
     def note_policies(self, load: PolicyLoad, number: int, at_s: float) -> None:
         """Add policies that came into force. number: of the next tick."""

@@ -111,6 +111,8 @@ class FolderWriter:
             self.flush()
             self._begin_streams(before, at_s)
         if self._repeats:
+            assert self._file is not None
+            self._rows.go_on(self._file)
             self._rows.repeat_policies(number, at_s)
             self._repeats = False
         numbers = self._rows.number_workloads(tick.input.fleet.workloads)
@@ -177,8 +179,7 @@ class FolderWriter:
     def forget(self) -> None:
         """Let the next tick stand on its own: something before it is lost."""
         self._pending, self._begins, self._repeats = _Pending(), True, True
-        if self._file is not None:
-            self._rows.go_on(self._file)
+        self._rows.forget()
 
     def close(self) -> None:
         """Write all that is pending, and close the file. Raises as `flush`."""

@@ -326,7 +326,7 @@ async def test_slow_readings_are_renewed_a_few_at_a_time():
             slow = [form for form in server.queried if re.search(f"DCGM|{SLOTS}", form["query"])]
             queried.append(len([form for form in slow if "engine/pod" not in form["query"]]))
             clock.time_s += pause_s
-    assert queried == [6, 2, 2, 2, 0]
+    assert queried == [9, 2, 2, 2, 2]
 
 
 async def test_the_time_of_gpu_readings_is_that_of_the_oldest_in_use():
