@@ -19,7 +19,7 @@ from autoscaler.report.outcome import ServiceFigures, gpus_by_hour
 from autoscaler.report.report import LEAST_SEEN, Entry, FleetReport
 from autoscaler.report.sampled import describe
 from autoscaler.report.table import cost_of, doubts, duration, hour, left_out, most_to_gain
-from autoscaler.report.verdict import judge, judged_services, needed_gpu_hours, sentence
+from autoscaler.report.verdict import judge, judged_services, needed_gpu_hours, seen_of, sentence
 
 MOST_GAIN = 10
 MOST_ROWS = 1000
@@ -83,7 +83,7 @@ def _facts(report: FleetReport) -> str:
     span = report.load.span
     policies = ", ".join(sorted(set(report.policies)))
     return (
-        f"{moment(span.start_s)} to {moment(span.end_s)}, {report.seen_days:.3g} of {report.span_days:.3g} days seen · "
+        f"{moment(span.start_s)} to {moment(span.end_s)}, {seen_of(report.seen_days, report.span_days)} · "
         f"{report.server} · policy {policies} · steps of {seconds(report.step_s)}"
     )
 

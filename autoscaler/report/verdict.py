@@ -84,9 +84,16 @@ def enough_seen(report: FleetReport) -> BoolColumn:
     return np.asarray((report.seen_share >= LEAST_SEEN) & (requests > 0))
 
 
+def seen_of(seen_days: float, span_days: float) -> str:
+    """Say how much of a span was seen, in hours if that is less than a day."""
+    if seen_days < 1:
+        return f"{seen_days * 24:.3g} of {span_days * 24:.3g} hours seen"
+    return f"{seen_days:.3g} of {span_days:.3g} days seen"
+
+
 def sentence(verdict: Verdict) -> str:
     """Return the verdict in words."""
-    seen = f"In {verdict.seen_days:.3g} of {verdict.span_days:.3g} days seen"
+    seen = f"In {seen_of(verdict.seen_days, verdict.span_days)}"
     left = verdict.services - verdict.judged
     if not verdict.judged:
         return f"{seen}, none of {count(verdict.services, 'service')} can be judged{_missed(verdict)}."

@@ -96,7 +96,7 @@ async def test_figures_are_true_when_the_server_is_troubled(trouble, tmp_path: P
     assert was["gpu_hours"] == pytest.approx(truth.replica_h, rel=0.02)
     assert was["requests"] == pytest.approx(truth.requests, rel=0.02)
     assert row["seen_share"] > 0.95 and row["judged"]
-    assert found["sentence"].startswith("In 0.333 of 2 days seen, 1 of 1 service ran on more than twice")
+    assert found["sentence"].startswith("In 8 of 48 hours seen, 1 of 1 service ran on more than twice")
     assert any("40h" in note or "1d16h" in note for note in found["notes"]), found["notes"]
     of_services = [query for query in gateway.queries if query.startswith("sum by (namespace, cluster")]
     assert len(of_services) > 5
