@@ -37,5 +37,7 @@ def parse_query(text: str) -> Any:
         )
     try:
         return promql_parser.parse(text)
-    except Exception as error:  # the library raises ValueError, and others for odd text
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises ValueError, and its panics, as at `offset Inf`, no Exception
         raise InvalidQuery(f"it is no PromQL: {' '.join(str(error).split())[:200]}") from None

@@ -121,8 +121,9 @@ def test_recording_rule_that_is_not_known_is_named(query: str, reason: str) -> N
         "a" * (MAX_CHARS + 1),
         "up{" + 'a="b",' * 600 + "}",
         '"' * 4001,
+        "vllm:num_requests_waiting offset Inf",
     ],
-    ids=["open", "deep", "signs", "long", "text", "labels", "quotes"],
+    ids=["open", "deep", "signs", "long", "text", "labels", "quotes", "a panic of the parser"],
 )
 def test_hostile_query_is_refused_at_once(query: str) -> None:
     with pytest.raises(NotRecognized):
@@ -131,6 +132,49 @@ def test_hostile_query_is_refused_at_once(query: str) -> None:
 
 @given(st.text(alphabet='sumratevl:_()[]{}=~"\\#,.0159+-*/ \n', max_size=60))
 def test_any_text_is_a_meaning_or_a_reason(text: str) -> None:
+    try:
+        assert isinstance(recognize(text), QueryPart)
+    except NotRecognized as error:
+        assert str(error)
+
+
+WORDS = [
+    "sum",
+    "by",
+    "(",
+    ")",
+    "[",
+    "]",
+    "5m",
+    "1y",
+    "offset",
+    "@",
+    "start()",
+    "end()",
+    "a",
+    '"x"',
+    "=~",
+    "1e400",
+    "NaN",
+    "Inf",
+    "-Inf",
+    "0x1",
+    "rate",
+    "[5m:",
+    "1h]",
+    ":",
+    ",",
+    "and",
+    "on",
+    "bool",
+    ">",
+    "-",
+    "^",
+]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join))
+def test_words_of_promql_in_any_order_are_a_meaning_or_a_reason(text: str) -> None:
     try:
         assert isinstance(recognize(text), QueryPart)
     except NotRecognized as error:
