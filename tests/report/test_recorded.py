@@ -10,7 +10,7 @@ from rich.console import Console
 from autoscaler.adapters.record import folder as folders
 from autoscaler.adapters.record.file import RecordFile
 from autoscaler.adapters.record.reader import Record
-from autoscaler.app.report import ReportOptions, make_report
+from autoscaler.app.report import make_report, record_options
 from autoscaler.core.gpu_totals import GpuTotals
 from autoscaler.core.gpu_use import GpuState
 from autoscaler.core.model.variants import Variants
@@ -21,6 +21,7 @@ from tests.adapters.record.test_record import write
 from tests.adapters.record.ticks import START_S, at, records
 
 STEP_S = 300.0
+SPAN_S = 14 * 86_400.0
 
 
 def spread(count: int = 80):
@@ -33,22 +34,6 @@ def spread(count: int = 80):
         inp = replace(tick.input, now_s=1000.0 + 60.0 * number, variants=variants, fleet=fleet)
         ticks.append(at(replace(tick, input=inp), START_S + 60.0 * number))
     return ticks
-
-
-def options(folder, since_s: float = 14 * 86_400.0) -> ReportOptions:
-    return ReportOptions(
-        prometheus=None,
-        since_s=since_s,
-        policies=(),
-        default_policy="",
-        namespaces=(),
-        prices={},
-        step_s=None,
-        cache=None,
-        html=None,
-        json=None,
-        record=folder,
-    )
 
 
 def test_columns_are_the_sums_of_the_ticks(tmp_path):
@@ -76,7 +61,7 @@ def test_columns_are_the_sums_of_the_ticks(tmp_path):
 
 def test_a_report_is_made_of_a_record_alone(tmp_path):
     write(tmp_path / "record", spread())
-    report = make_report(options(tmp_path / "record"), Console(quiet=True))
+    report = make_report(record_options(tmp_path / "record", SPAN_S), Console(quiet=True))
     assert [str(name) for name in report.services] == ["ns/w0", "ns/w1"]
     assert report.policies == ("interactive", "batch")
 
@@ -104,7 +89,7 @@ def test_idle_gpus_of_a_record_are_told_by_namespace(tmp_path):
 def test_less_than_an_hour_is_refused_with_what_there_is(tmp_path):
     write(tmp_path / "record", records(20))
     with pytest.raises(Unavailable, match=r"it has 2026-06-01T08:00:00Z to .*; needed: at least an hour of it"):
-        make_report(options(tmp_path / "record"), Console(quiet=True))
+        make_report(record_options(tmp_path / "record", SPAN_S), Console(quiet=True))
 
 
 def test_a_request_that_nobody_judged_has_not_missed():
@@ -123,7 +108,7 @@ def test_stated_price_and_policy_stand_in_for_the_recorded_ones(tmp_path):
     policy.write_text(
         "apiVersion: vllm-autoscaler.io/v1\nkind: Policy\nmetadata:\n  name: slow\nspec:\n  objective:\n    ttft: 5s\n"
     )
-    asked = replace(options(tmp_path / "record"), prices={"NVIDIA-L4": 1.5}, policies=(policy,))
+    asked = replace(record_options(tmp_path / "record", SPAN_S), prices={"NVIDIA-L4": 1.5}, policies=(policy,))
     report = make_report(asked, Console(quiet=True))
     assert report.policies == ("slow", "slow")
     assert report.facts.usd_per_hour.tolist() == [1.5, 1.5]
@@ -134,7 +119,9 @@ def test_recorded_prices_stand_when_inputs_are_gone(tmp_path):
     file = RecordFile.open(folders.files(tmp_path / "record")[0], write=True)
     file.connection.execute("UPDATE blocks SET inputs = NULL")
     file.close()
-    report = make_report(replace(options(tmp_path / "record"), prices={"NVIDIA-L4": 1.5}), Console(quiet=True))
+    report = make_report(
+        replace(record_options(tmp_path / "record", SPAN_S), prices={"NVIDIA-L4": 1.5}), Console(quiet=True)
+    )
     assert report.facts.usd_per_hour.tolist() == pytest.approx([4.0, math.nan], nan_ok=True)
     assert any("stated prices are not used" in note for note in report.notes)
 
@@ -158,7 +145,9 @@ spec:
 def test_own_rule_is_evaluated_on_a_record(tmp_path):
     write(tmp_path / "record", spread())
     (tmp_path / "hpa.yaml").write_text(RULE)
-    report = make_report(replace(options(tmp_path / "record"), against=(tmp_path / "hpa.yaml",)), Console(quiet=True))
+    report = make_report(
+        replace(record_options(tmp_path / "record", SPAN_S), against=(tmp_path / "hpa.yaml",)), Console(quiet=True)
+    )
     hours = report.entry("rule").outcome.gpu_hours
     assert hours[0] > 0 and math.isnan(hours[1])
     assert any("no server is asked" in note for note in report.notes)
@@ -171,7 +160,7 @@ def test_policies_of_the_record_are_used_when_none_is_stated(tmp_path):
     text = "objective:\n  ttft: 7s\n"
     file.add("policies", [(1, 0, "interactive", "", text), (1, 0, "batch", "", "objective: 3\n")])
     file.close()
-    report = make_report(options(tmp_path / "record"), Console(quiet=True))
+    report = make_report(record_options(tmp_path / "record", SPAN_S), Console(quiet=True))
     assert report.policies == ("interactive", "batch")
     assert report.spec.ttft_objective_s[0] == 7.0
     assert any("policy 'batch' of the record cannot be read" in note for note in report.notes)

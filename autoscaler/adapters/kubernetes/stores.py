@@ -50,7 +50,7 @@ RESOURCE_QUOTAS = Resource("/api/v1", "resourcequotas", objects.ResourceQuota, o
 
 @dataclass(frozen=True)
 class Scope:
-    """What a process reads of a cluster."""
+    """The stores that a process reads of a cluster."""
 
     mode: Mode
     namespaces: Sequence[str] = ()  # (): all of them

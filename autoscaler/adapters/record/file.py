@@ -32,7 +32,7 @@ TRAFFIC = (
 
 TABLES = {
     "workloads": "id INTEGER PRIMARY KEY, namespace TEXT, name TEXT, kind TEXT, uid TEXT",
-    # What holds from this tick on; written where it differs from the row before.
+    # Facts from this tick on; a row is written where it differs from the one before.
     "facts": (
         "workload INTEGER, tick INTEGER, at_s INTEGER, policy TEXT, gpus REAL, product TEXT, usd_per_hour REAL, "
         "ttft_s REAL, itl_s REAL, attainment REAL, PRIMARY KEY (workload, tick)"
@@ -41,7 +41,7 @@ TABLES = {
         "workload INTEGER, tick INTEGER, at_s INTEGER, current INTEGER, ready INTEGER, starting INTEGER, "
         "wanted INTEGER, recommender INTEGER, signal INTEGER, stage INTEGER, PRIMARY KEY (workload, tick)"
     ),
-    # What the codes in `counts` mean: "recommender", "signal" or "stage", its code, and its published name.
+    # Names of the codes in `counts`: "recommender", "signal" or "stage", its code, and its published name.
     "codes": "kind TEXT, code INTEGER, name TEXT, PRIMARY KEY (kind, code)",
     # Sums over `seconds` from `from_s` on. A workload without requests has no row.
     "traffic": (

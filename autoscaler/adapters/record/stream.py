@@ -42,7 +42,7 @@ class Damaged(ValueError):
 
 
 class Links(NamedTuple):
-    """What is known of the arrays of a value, by their numbers."""
+    """The last arrays of a value, by their numbers."""
 
     ids: tuple[int, ...] = ()  # arrays with ids of rows, ascending; others with as many rows have these rows
     bases: tuple[tuple[int, int], ...] = ()  # an array that grows nearly as a former one does
@@ -59,7 +59,7 @@ class Value:
 
 
 class _Head(msgspec.Struct, array_like=True):
-    """What a value has beside its numbers. None: as the value before."""
+    """The parts of a value that are no numbers. None: as in the value before."""
 
     frame: bytes | None
     links: Links | None
@@ -178,7 +178,7 @@ class Decoder:
 
 
 class _Expected:
-    """What each array of a value would be if nothing had changed: the one before, on the rows of the new ids."""
+    """The arrays that a value has if nothing changes: those before, on the rows of the new ids."""
 
     def __init__(self, last: _Last, links: Links, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> None:
         self._last, self._links, self._shapes = last, links, shapes

@@ -25,7 +25,7 @@ GROWS_AS = (
 
 @dataclass(frozen=True)
 class Decided:
-    """What one tick decided; rows are those of its fleet."""
+    """The decision of one tick; rows are those of its fleet."""
 
     at_s: FloatColumn  # float64[1], Unix time of the tick
     workload: IntColumn  # int64[W], number in the table `workload` of the record

@@ -41,7 +41,7 @@ HOSTS = ("exported_node", "node", "exported_instance", "instance")
 
 
 class NodeCosts(NamedTuple):
-    """What was read."""
+    """The prices of nodes that were read, and problems."""
 
     prices: dict[str, float]  # USD for an hour of a whole device, by `key_of`
     problems: tuple[str, ...]  # values that are not believed, and products that are not known
