@@ -153,14 +153,18 @@ async def test_wishes_reach_nodes_and_quiet_fleets_write_nothing(
         assert writes <= 3
         for name in names[:3]:
             await report(kube_api, name, *(wished[name] or []))
+
+        def held_and_wished(view: Fleet) -> bool:
+            assert view.weights is not None and view.weights.wishes is not None
+            chat = view.weights.status[view.weights.sources.index(CHAT)]
+            return (chat.held, chat.wished, chat.failed, view.weights.nodes >= 3) == (3, 3, 0, True)
+
+        await until(daemon.fleet, "the reports are read", held_and_wished)
         for _ in range(30):  # an hour
             await daemon.step()
         assert daemon.publisher.published().status.writes == writes
         assert daemon.publisher.published().missing == {}
-        weights = daemon.fleet.fleet().weights
-        assert weights is not None and weights.wishes is not None
-        chat = weights.status[weights.sources.index(CHAT)]
-        assert (chat.held, chat.wished, chat.failed, weights.nodes >= 3) == (3, 3, 0, True)
+        assert held_and_wished(daemon.fleet.fleet())
 
 
 async def test_wishes_of_a_forecast_are_withdrawn_when_it_goes_away(

@@ -12,7 +12,7 @@ from autoscaler.catalog.scale_targets import BY_KIND
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.ports import Unavailable
 from tests.harness.kube_api import KubeApi, load_manifests
-from tests.harness.process import eventually
+from tests.harness.process import PATIENCE_S, eventually
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
 PREFIX = "vllm-autoscaler.io/"
@@ -272,7 +272,7 @@ async def synced(fleet: KubeFleet) -> Fleet:
     return found
 
 
-async def until(fleet: KubeFleet, what: str, holds: Any, timeout_s: float = 10) -> Fleet:
+async def until(fleet: KubeFleet, what: str, holds: Any, timeout_s: float = PATIENCE_S) -> Fleet:
     """Wait for a view for which `holds(view)` is true."""
 
     async def view() -> Fleet | None:
