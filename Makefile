@@ -41,7 +41,7 @@ test-long: .venv/installed-dev debian envtest helm versitygw ## run studies, cos
 	@exec .venv/bin/pytest -m '(long or hypothesis) and not keda' --hypothesis-profile long --timeout 3600 \
 	  $(or $(TEST_ARGS),$(BY_FILE))
 
-test-keda: .venv/installed-dev debian envtest keda ## run the tests with a real KEDA, six minutes
+test-keda: .venv/installed-dev debian envtest keda ## run the tests with a real KEDA, three minutes
 	@exec .venv/bin/pytest -m keda $(or $(TEST_ARGS),tests/keda)
 
 mutants: .venv/installed-dev ## change the core in 80 places, and say which changes no test notices (ARGS="--room planner")

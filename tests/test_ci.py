@@ -37,7 +37,7 @@ def test_all_that_the_laboratory_imports_runs_its_suite() -> None:
 
 
 WORKFLOWS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github" / "workflows").glob("*.yml"))
-CALL = re.compile(r"^ *(?:- )?(?:run: )?(?:make|tests) ([a-z-]+)$", re.MULTILINE)
+CALL = re.compile(r"^ *(?:- )?(?:run: )?(?:make|tests) ([a-z-]+)(?: &>.*)?$", re.MULTILINE)
 
 
 def called(path: str) -> set[str]:

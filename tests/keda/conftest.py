@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.harness.exposition import exposition_server
-from tests.harness.keda import keda, kubelet
+from tests.harness.keda import keda
 from tests.harness.kube_api import KubeApi
-from tests.keda.site import Site
+from tests.keda.site import Site, opened
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -22,9 +21,6 @@ async def keda_api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ku
 
 @pytest_asyncio.fixture
 async def site(keda_api: KubeApi, tmp_path: Path) -> AsyncIterator[Site]:
-    """A namespace of that cluster with a metrics server beside it; its pods become ready."""
-    namespace = await keda_api.namespace("keda-site")
-    async with exposition_server() as metrics, kubelet(keda_api, namespace):
-        made = Site(keda_api, namespace, tmp_path, metrics)
-        made.load("running")
+    """A namespace of that cluster."""
+    async with opened(keda_api, tmp_path) as made:
         yield made

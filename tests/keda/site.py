@@ -9,7 +9,9 @@ from typing import Any
 
 import yaml
 
-from tests.harness.kube_api import ApiError, User
+from tests.harness.exposition import exposition_server
+from tests.harness.keda import kubelet
+from tests.harness.kube_api import ApiError, KubeApi, User
 from tests.harness.process import free_port
 from tests.integration.command import COMMAND, Command, Daemon
 from tests.integration.site import POLICY
@@ -85,6 +87,16 @@ class Site(Plain):
     async def secret(self, name: str, **values: str) -> None:
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": values}
         await self._apply(secret)
+
+
+@asynccontextmanager
+async def opened(api: KubeApi, directory: Path) -> AsyncIterator[Site]:
+    """Make a namespace in a cluster with KEDA, with a metrics server beside it; its pods become ready."""
+    namespace = await api.namespace("keda-site")
+    async with exposition_server() as metrics, kubelet(api, namespace):
+        made = Site(api, namespace, directory, metrics)
+        made.load("running")
+        yield made
 
 
 @asynccontextmanager

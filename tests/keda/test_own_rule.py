@@ -9,10 +9,11 @@ import pytest
 
 from autoscaler.config.rules.read import read_objects
 from autoscaler.lab.baselines.own_rule import OwnRule, RuleSetting
+from tests.harness.kube_api import KubeApi
 from tests.harness.process import eventually
 from tests.harness.prometheus import prometheus
 from tests.harness.promql import Target
-from tests.keda.site import Site
+from tests.keda.site import opened
 from tests.lab.replay.synthetic import FakeView
 
 pytestmark = pytest.mark.keda
@@ -107,15 +108,24 @@ class Evaluated:
         return view.desired
 
 
-@pytest.mark.parametrize("name", RULES)
-async def test_counts_are_those_of_keda(name: str, site: Site, tmp_path: Path) -> None:
+async def test_counts_are_those_of_keda(keda_api: KubeApi, tmp_path: Path) -> None:
+    """All rules at the same time, each in a namespace of its own: nearly all of a phase is waiting."""
+    async with asyncio.TaskGroup() as group:
+        for number, name in enumerate(RULES):
+            directory = tmp_path / str(number)
+            directory.mkdir()
+            group.create_task(follow(name, keda_api, directory))
+
+
+async def follow(name: str, api: KubeApi, directory: Path) -> None:
+    """Have KEDA and the evaluator scale by the same rule, and compare their counts after each phase."""
     triggers, given, phases = RULES[name]
     modifiers = {key: given[key] for key in given.keys() & {"scalingModifiers"}}
     spec = {key: value for key, value in given.items() if key not in modifiers}
     spec |= {"pollingInterval": 1, "advanced": {"horizontalPodAutoscalerConfig": {"behavior": QUICK}, **modifiers}}
-    site.metrics.serve("/metrics", expose({}))
-    await site.workload()
-    async with prometheus(tmp_path, Target(site.metrics.address)) as server:
+    async with opened(api, directory) as site, prometheus(directory, Target(site.metrics.address)) as server:
+        site.metrics.serve("/metrics", expose({}))
+        await site.workload()
         await server.wait_for(WAITING, timeout_s=SOON_S)
         triggers = [{**each, "metadata": {**each["metadata"], "serverAddress": server.url}} for each in triggers]
         manifest = {
@@ -129,7 +139,7 @@ async def test_counts_are_those_of_keda(name: str, site: Site, tmp_path: Path) -
         for number, phase in enumerate(phases):
             site.metrics.serve("/metrics", expose(phase))
             expected = evaluated.settle(phase)
-            where = f"{expected} replicas in phase {number}, {phase}"
+            where = f"{name}: {expected} replicas in phase {number}, {phase}"
             await eventually(lambda expected=expected: site.has(expected), where, SOON_S)
             await asyncio.sleep(STAYS_S)  # some syncs, after which it is still there
             assert await site.has(expected), where
