@@ -445,6 +445,16 @@ def test_every_value_has_a_default_and_a_schema():
     assert keys(schema["properties"]) - left_out == defaults(DEFAULTS) - free
 
 
+def test_alerts_on_capacity_have_the_limits_of_the_values():
+    limits = {"minutes": 12.5, "poolUse": 0.65, "days": 7}
+    rules = only(template({"monitoring": {"capacity": limits}}), "PrometheusRule", "vllm-autoscaler")["spec"]["groups"]
+    assert rules[-1]["name"] == "vllm-autoscaler-capacity"
+    lacking, full, ceiling = (rule["expr"] for rule in rules[-1]["rules"])
+    assert "> 750" in lacking and "> 750" in ceiling
+    assert full.count("[7d]") == 2 and "> 0.65" in full and "[30d]" not in full
+    assert "within 7 days" in rules[-1]["rules"][1]["annotations"]["summary"]
+
+
 def test_the_schema_of_policies_is_that_of_the_daemon():
     text = helm_schema.TARGET.read_text()
     assert text == helm_schema.render(text), "run: python -m tools.helm_schema"

@@ -300,8 +300,8 @@ def test_the_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path):
     promtool = require_binary("promtool", "apt-get install prometheus")
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules()))
 
-    def firing(series: dict[str, str], *alerts: str) -> dict[str, Any]:
-        """Say that with these series exactly the named alerts fire after an hour."""
+    def firing(series: dict[str, str], *alerts: str, after: str = "1h") -> dict[str, Any]:
+        """Say that with these series exactly the named alerts fire after an hour, or another time."""
         every = {rule["alert"] for group in rules()["groups"] for rule in group["rules"]}
         return {
             "interval": "15s",
@@ -309,12 +309,25 @@ def test_the_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path):
             "promql_expr_test": [
                 {
                     "expr": f'count by (alertname) (ALERTS{{alertname="{alert}", alertstate="firing"}})',
-                    "eval_time": "1h",
+                    "eval_time": after,
                     "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}] if alert in alerts else [],
                 }
                 for alert in sorted(every)
             ],
         }
+
+    pool = 'resource="nvidia.com/gpu",product="H100",nodes=""'
+
+    def pool_in_use(serving: int, idle: int, after: str, fires: bool) -> dict[str, Any]:
+        """Say whether a pool with this many busy and idle GPUs counts as full after a time."""
+        rows = {"serving": serving, "free": idle // 2, "headroom": idle - idle // 2}
+        series = {
+            f'vllm_autoscaler_pool_gpu_seconds_total{{{pool},pod="a",state="{state}"}}': f"0+{900 * gpus}x120"
+            for state, gpus in rows.items()
+        }
+        hour = {name: values.replace("300", "120").replace("0+15x", "0+900x") for name, values in good.items()}
+        case = firing(hour | series, *["VllmAutoscalerPoolFull"] * fires, after=after)
+        return case | {"interval": "15m"}
 
     up = 'vllm_autoscaler_info{mode="direct",pod="a"}'
     good = {
@@ -442,6 +455,16 @@ def test_the_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path):
                 f"vllm_autoscaler_error_budget_ratio{{{workload}}}": "0.05x300",
             }
         ),
+        *(
+            firing(good | {f"vllm_autoscaler_{name}_duration_seconds_total{{{workload},{pool}}}": values}, *alerts)
+            for name, values, *alerts in (
+                ("lacking_gpus", "0+15x300", "VllmAutoscalerGpusLacking"),
+                ("lacking_gpus", "0+15x60 900x240"),
+                ("ceiling", "0+15x300", "VllmAutoscalerCeilingReached"),
+                ("ceiling", "0+15x60 900x240"),
+            )
+        ),
+        *(pool_in_use(*each) for each in ((90, 10, "26h", True), (90, 10, "2h", False), (70, 30, "26h", False))),
     ]
     (tmp_path / "test.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": cases}))
     done = subprocess.run(

@@ -8,13 +8,14 @@ from typing import Self
 
 import numpy as np
 
-from autoscaler.core.gpu_use import GpuState, GpuUse, IdleCause, PoolUse, find_pool_use, find_use
+from autoscaler.core.gpu_use import GpuState, GpuUse, IdleCause, PoolUse, find_need, find_pool_use, find_use
 from autoscaler.core.model.fleet import Pool
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.table.columns import Columns, FloatColumn, IntColumn, moved, or_zero
 from autoscaler.core.tally import LONGEST_S
 
 PoolKey = tuple[str, str, str]
+NO_POOL: PoolKey = ("", "", "")
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,16 @@ class UseTotals(Columns):
     usd: FloatColumn  # float64[S, W], of the time with a price
     unsized_s: FloatColumn  # float64[W], replica-seconds with unknown GPUs, which are in no sum of GPU-seconds
     unpriced_s: FloatColumn  # float64[W], replica-seconds without a price, which are in no sum of money
+    needed_gpu_s: FloatColumn  # float64[W], GPUs that the load needs, times seconds in which that was known
+    lacking_gpu_s: FloatColumn  # float64[W], GPUs that are wanted and not there, because none is free or allowed
+    lacking_s: FloatColumn  # float64[W], seconds in which some were lacking
+    beyond_gpu_s: FloatColumn  # float64[W], GPUs that are wanted beyond the highest count that is allowed
+    beyond_s: FloatColumn  # float64[W], seconds in which some were
 
     @classmethod
     def blank(cls, rows: int) -> Self:
         states, none = np.zeros((len(GpuState), rows)), np.zeros(rows)
-        return cls(states, np.zeros((len(IdleCause), rows)), states, none, none)
+        return cls(states, np.zeros((len(IdleCause), rows)), states, *[none] * 7)
 
 
 class GpuTotals:
@@ -41,6 +47,7 @@ class GpuTotals:
         self.of_workloads = UseTotals.blank(0)  # on the rows of the last tick
         self.of_pools: dict[PoolKey, FloatColumn] = {}  # GPU-seconds, float64[S], of pools whose shares are known
         self.pools: PoolUse | None = None  # of the last tick
+        self.pool_of: list[PoolKey] = []  # [W], of the last tick, under the names of `of_pools`; `NO_POOL`: not known
         self._id: IntColumn = np.empty(0, np.int64)
         self._last_s = np.nan
 
@@ -49,7 +56,7 @@ class GpuTotals:
 
         share: float64[G], part of a whole GPU that one device of each node group is; NaN: unknown.
         """
-        fleet, use = inp.fleet, find_use(inp, decision)
+        fleet, use, need = inp.fleet, find_use(inp, decision), find_need(decision)
         elapsed_s = inp.now_s - self._last_s
         seconds = elapsed_s if 0 < elapsed_s <= LONGEST_S else 0.0
         before = moved(self.of_workloads, self._id, fleet.workload_id)
@@ -69,10 +76,18 @@ class GpuTotals:
             before.usd + _paid(use) * or_zero(usd),
             before.unsized_s + np.where(np.isnan(gpus), held, 0.0),
             before.unpriced_s + np.where(np.isnan(usd), held, 0.0),
+            before.needed_gpu_s + or_zero(need.needed * gpus),
+            before.lacking_gpu_s + or_zero(need.lacking * gpus),
+            before.lacking_s + np.where(need.lacking > 0, seconds, 0.0),
+            before.beyond_gpu_s + or_zero(need.beyond * gpus),
+            before.beyond_s + np.where(need.beyond > 0, seconds, 0.0),
         )
         named = [each[:3] for each in fleet.groups.groups]
-        for row, states in enumerate(self.pools.states.T):
-            key = name_row(self.pools, row, fleet.pools, named)
+        keys = [name_row(self.pools, row, fleet.pools, named) for row in range(len(self.pools.pools))]
+        names = dict.fromkeys(range(len(fleet.pools)), NO_POOL)
+        names |= {pool: key for key, members in zip(keys, self.pools.pools, strict=True) for pool in members}
+        self.pool_of = [names.get(pool, NO_POOL) for pool in fleet.pool.tolist()]
+        for row, (key, states) in enumerate(zip(keys, self.pools.states.T, strict=True)):
             if not np.isnan(of_row[row]) and (key in self.of_pools or len(self.of_pools) < most_pools):
                 sums = self.of_pools.setdefault(key, np.zeros(len(GpuState)))
                 self.of_pools[key] = sums + seconds * of_row[row] * or_zero(states)

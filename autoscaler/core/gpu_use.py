@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.model.fleet import CRASHING, Fleet
+from autoscaler.core.model.fleet import CRASHING, Fleet, PendingClass
 from autoscaler.core.model.published import PublishedEnum
 from autoscaler.core.model.types import Decision, Signal, Stage, TickInput
 from autoscaler.core.observe import gpu_activity
@@ -93,6 +93,14 @@ class GpuUse(NamedTuple):
     causes: FloatColumn  # float64[C, W], C of IdleCause
 
 
+class GpuNeed(NamedTuple):
+    """The replicas that the load of each workload needs, and those that it does not get; float64[W]."""
+
+    needed: FloatColumn  # NaN: not known
+    lacking: FloatColumn  # wanted, but no GPU is free for them, or a quota or a node forbids it
+    beyond: FloatColumn  # wanted beyond the highest count that is allowed
+
+
 class PoolUse(NamedTuple):
     """The devices of pools by state. Pools that share node groups are one row, and so is a group of no pool."""
 
@@ -128,6 +136,19 @@ def find_use(inp: TickInput, decision: Decision) -> GpuUse:
     causes[IdleCause.DRAIN] += states[GpuState.DRAINING]
     causes[IdleCause.FAILURE] += states[GpuState.FAILING]
     return GpuUse(states, causes)
+
+
+def find_need(decision: Decision) -> GpuNeed:
+    """Return what the load needs and does not get in a tick."""
+    stages, pending = ceil_replicas(decision.stages), decision.pending_by_class
+    wanted = or_zero(stages[Stage.ALLOCATION - 1])
+    cut = np.maximum(wanted - or_zero(stages[Stage.ALLOCATION]), 0.0)
+    without = pending[PendingClass.QUEUED] + pending[PendingClass.NO_ROOM]
+    refused = pending[PendingClass.QUOTA] + pending[PendingClass.IMPOSSIBLE]  # `cut` may have left these out
+    missing = np.maximum(wanted - decision.observation.ready, 0.0)
+    lacking = np.minimum(np.maximum(cut + without, refused), missing)
+    beyond = or_zero(stages[Stage.BOUNDS - 1] - stages[Stage.BOUNDS])
+    return GpuNeed(_needed(decision), or_zero(lacking), np.maximum(beyond, 0.0))
 
 
 def _count_pods(inp: TickInput, decision: Decision) -> tuple[FloatColumn, FloatColumn]:

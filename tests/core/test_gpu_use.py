@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.gpu_totals import GpuTotals
-from autoscaler.core.gpu_use import IDLE, OF_STAGE, GpuState, GpuUse, IdleCause, find_pool_use, find_use
-from autoscaler.core.model.fleet import Fleet, NodeGroups, PendingCause, PodPart, Pool
+from autoscaler.core.gpu_use import IDLE, OF_STAGE, GpuState, GpuUse, IdleCause, find_need, find_pool_use, find_use
+from autoscaler.core.model.fleet import Fleet, NodeGroups, PendingCause, PendingClass, PodPart, Pool
 from autoscaler.core.model.types import Decision, Signal, Stage, TickInput
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.state import Memory
@@ -275,3 +275,31 @@ def test_a_long_gap_between_ticks_is_not_counted():
     for now_s in (1000.0, 2000.0):
         totals.add(*decide(fleet([3]), now_s), np.array([1.0]), 9)
     assert (totals.seconds, totals.of_workloads.gpu_s.sum()) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "most", "granted", "ready", "pending", "lacking", "beyond"),
+    [
+        (6, 6, 6, 6, {}, 0, 0),
+        (6, 6, 4, 4, {}, 2, 0),  # the allocation leaves out two
+        (9, 6, 4, 4, {}, 2, 3),
+        (6, 6, 6, 4, {PendingClass.NO_ROOM: 2}, 2, 0),
+        (6, 6, 6, 4, {PendingClass.STARTING: 2}, 0, 0),
+        (6, 6, 6, 4, {PendingClass.NODE_COMING: 2}, 0, 0),  # they come by waiting
+        (6, 6, 4, 4, {PendingClass.QUOTA: 2}, 2, 0),  # the two that are left out, once
+        (6, 6, 4, 5, {PendingClass.NO_ROOM: 1}, 1, 0),  # no more than are missing
+        (3, 6, 3, 6, {PendingClass.QUEUED: 1}, 0, 0),
+    ],
+)
+def test_lacking_gpus_are_those_that_waiting_does_not_bring(
+    wanted: int, most: int, granted: int, ready: int, pending: dict[PendingClass, int], lacking: int, beyond: int
+):
+    _, decision = decide(fleet([ready]))
+    stages = np.full((len(Stage), 1), float(granted))
+    stages[: Stage.ALLOCATION], stages[: Stage.BOUNDS] = min(wanted, most), wanted
+    by_class = np.zeros((len(PendingClass), 1))
+    for kind, count in pending.items():
+        by_class[kind] = count
+    decision = replace(decision, stages=stages, pending_by_class=by_class)
+    need = find_need(decision)
+    assert (need.lacking.item(), need.beyond.item()) == (lacking, beyond)

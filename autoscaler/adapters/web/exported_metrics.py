@@ -26,6 +26,7 @@ from autoscaler.ports import TickRecord
 Column = Callable[[TickRecord], FloatColumn | BoolColumn]
 PREFIX = "vllm_autoscaler_"
 WORKLOAD_LABELS = ("namespace", "workload", "kind")
+POOL_LABELS = ("resource", "product", "nodes")
 MAX_WORKLOADS = 10_000  # workloads with series of their own
 MAX_SOURCES = 32
 MAX_POOLS = 256
@@ -318,6 +319,38 @@ WORKLOADS = (
         (*WORKLOAD_LABELS, "state"),
     ),
     Family(
+        "needed_gpu_seconds_total",
+        "counter",
+        "GPUs that the load needs, times seconds in which that was known, since the process began.",
+        (*WORKLOAD_LABELS, *POOL_LABELS),
+    ),
+    Family(
+        "lacking_gpu_seconds_total",
+        "counter",
+        "GPUs of replicas that are wanted and not there, because none is free for them, or a quota allows none. Absent "
+        "where never.",
+        (*WORKLOAD_LABELS, *POOL_LABELS),
+    ),
+    Family(
+        "lacking_gpus_duration_seconds_total",
+        "counter",
+        "Seconds in which such GPUs were lacking. Absent where never.",
+        (*WORKLOAD_LABELS, *POOL_LABELS),
+    ),
+    Family(
+        "beyond_ceiling_gpu_seconds_total",
+        "counter",
+        "GPUs of replicas that are wanted beyond the highest count that policy or annotation allows. Absent where "
+        "never.",
+        (*WORKLOAD_LABELS, *POOL_LABELS),
+    ),
+    Family(
+        "ceiling_duration_seconds_total",
+        "counter",
+        "Seconds in which replicas were wanted beyond that count. Absent where never.",
+        (*WORKLOAD_LABELS, *POOL_LABELS),
+    ),
+    Family(
         "flaps_total",
         "counter",
         "Changes of spec.replicas undone within one cold start, since the workload was first seen.",
@@ -335,13 +368,13 @@ WORKLOADS = (
 )
 
 POOLS = (
-    Family("pool_gpus", "gauge", "Allocatable GPUs of a pool; absent where unknown.", ("resource", "product", "nodes")),
+    Family("pool_gpus", "gauge", "Allocatable GPUs of a pool; absent where unknown.", POOL_LABELS),
     Family(
         "pool_desired_gpus",
         "gauge",
         "GPUs of all replicas that the last tick decided on. Replicas that do not start, or whose count the daemon may "
         "not set, are among them, so it may exceed `pool_gpus`.",
-        ("resource", "product", "nodes"),
+        POOL_LABELS,
     ),
     Family(
         "pool_gpu_seconds_total",
@@ -349,7 +382,7 @@ POOLS = (
         "GPU-seconds of a pool by state since the process began: as of `gpu_seconds_total` but for `ordered`, and "
         "`other` and `free`. Together they are those that its nodes offer, or that pods hold where these are more. "
         "Pools that share nodes are one; absent where the share of a GPU that a device is is not known.",
-        ("resource", "product", "nodes", "state"),
+        (*POOL_LABELS, "state"),
     ),
 )
 

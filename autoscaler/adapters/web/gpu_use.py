@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from autoscaler.adapters.web.exported_metrics import MAX_POOLS
+from autoscaler.adapters.web.exported_metrics import MAX_POOLS, POOL_LABELS
 from autoscaler.adapters.web.tick_values import bounded
 from autoscaler.config.prices import shares_of
-from autoscaler.core.gpu_totals import GpuTotals, UseTotals, name_row
+from autoscaler.core.gpu_totals import GpuTotals, PoolKey, UseTotals, name_row
 from autoscaler.core.gpu_use import IDLE, GpuState, IdleCause
 from autoscaler.core.model.money import Money, Price
 from autoscaler.core.table.columns import FloatColumn
@@ -25,6 +25,15 @@ BY: dict[str, Callable[[TickRecord, int], str]] = {
     "workload": lambda tick, row: tick.input.fleet.workloads[row].ref.label,
 }
 """By what the answer may add up workloads, and the name of the part that a row belongs to."""
+
+NEEDS = {
+    "needed_gpu_seconds_total": "needed_gpu_s",
+    "lacking_gpu_seconds_total": "lacking_gpu_s",
+    "lacking_gpus_duration_seconds_total": "lacking_s",
+    "beyond_ceiling_gpu_seconds_total": "beyond_gpu_s",
+    "ceiling_duration_seconds_total": "beyond_s",
+}
+"""Columns of the totals by the family that has them."""
 
 UNSIZED, UNPRICED = "its GPUs, or the share of one that a device is, are not known", "no price is known"
 MOST_UNKNOWN = 100
@@ -48,8 +57,10 @@ class GpuUseRecorder:
         self, rows: Sequence[int], labels: Sequence[dict[str, str]]
     ) -> dict[str, Iterator[tuple[dict[str, str], float]]]:
         """Return the samples of each family of workloads; a state or a cause that never occurred is left out."""
-        sums = self.totals.of_workloads
+        sums, pools = self.totals.of_workloads, [_pool_labels(self.totals.pool_of[row]) for row in rows]
+        with_pool = [own | pool for own, pool in zip(labels, pools, strict=True)]
         return {
+            **{name: _values(getattr(sums, column), rows, with_pool) for name, column in NEEDS.items()},
             "gpu_seconds_total": _samples("state", STATES, sums.gpu_s, rows, labels),
             "idle_gpu_seconds_total": _samples("cause", CAUSES, sums.idle_gpu_s, rows, labels),
             "gpu_cost_dollars_total": _samples("state", STATES, sums.usd, rows, labels),
@@ -57,8 +68,8 @@ class GpuUseRecorder:
 
     def of_pools(self) -> Iterator[tuple[dict[str, str], float]]:
         """Yield the samples of pools."""
-        for (resource, product, nodes), sums in self.totals.of_pools.items():
-            labels = {"resource": bounded(resource), "product": bounded(product), "nodes": bounded(nodes)}
+        for key, sums in self.totals.of_pools.items():
+            labels = _pool_labels(key)
             for state, value in zip(STATES, sums.tolist(), strict=True):
                 if value > 0:
                     yield {**labels, "state": state}, value
@@ -90,9 +101,20 @@ def _samples(
     label: str, names: Sequence[str], sums: FloatColumn, rows: Sequence[int], labels: Sequence[dict[str, str]]
 ) -> Iterator[tuple[dict[str, str], float]]:
     for name, column in zip(names, sums, strict=True):
-        for own, value in zip(labels, column[rows].tolist(), strict=True):
-            if value > 0:
-                yield {**own, label: name}, value
+        for own, value in _values(column, rows, labels):
+            yield {**own, label: name}, value
+
+
+def _values(
+    column: FloatColumn, rows: Sequence[int], labels: Sequence[dict[str, str]]
+) -> Iterator[tuple[dict[str, str], float]]:
+    for own, value in zip(labels, column[rows].tolist(), strict=True):
+        if value > 0:
+            yield own, value
+
+
+def _pool_labels(key: PoolKey) -> dict[str, str]:
+    return dict(zip(POOL_LABELS, map(bounded, key), strict=True))
 
 
 def _use(name: str, rows: list[int], sums: UseTotals, named: Sequence[str], why: Sequence[str]) -> dict[str, Any]:
@@ -137,7 +159,7 @@ def _pools(tick: TickRecord, totals: GpuTotals) -> list[dict[str, Any]]:
         hours = totals.of_pools.get(key)
         found.append(
             {
-                **dict(zip(("resource", "product", "nodes"), map(bounded, key), strict=True)),
+                **_pool_labels(key),
                 "devices": devices,
                 "states": _of_pool(states),
                 "gpu_hours": None if hours is None else _round(_of_pool((hours / 3600).tolist())),

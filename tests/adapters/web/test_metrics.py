@@ -62,6 +62,8 @@ def busy() -> TickRecord:
     stages = tick.decision.stages.copy()
     times_s = np.full((len(Link), count), tick.now_s + 60)
     chain = replace(Chain.none(count), due_s=times_s[0], starts_s=times_s, cause=np.arange(count))
+    stages[: Stage.ALLOCATION, 0] += 9  # more than are ready
+    stages[: Stage.BOUNDS, 0] += 9
     stages[Stage.ALLOCATION :, 0] -= 1
     return replace(
         tick,
