@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from autoscaler.adapters.record.reader import ComputedTick, Record, RecordedTick, moment
+from autoscaler.adapters.record.reader import ComputedTick, Record, RecordedTick, moment, printable
 from autoscaler.adapters.record.recorder import RecordWriter
-from autoscaler.adapters.record.rows import RECOMMENDERS, SIGNALS, PolicyLoad
+from autoscaler.adapters.record.rows import PolicyLoad
 from autoscaler.adapters.standard_output import printing
 from autoscaler.config.findings import one_of
 from autoscaler.config.policy.differences import as_texts, find_differences
@@ -104,7 +105,7 @@ def find_difference(computed: ComputedTick) -> str:
 
 
 def _find_row(tick: RecordedTick, name: str) -> int:
-    names = [str(ref) for ref in tick.workloads]
+    names = [printable(str(ref)) for ref in tick.workloads]
     if name not in names:
         raise Unavailable(f"{name} is not in the record at {moment(tick.at_s)}; it has {one_of(names, name)}")
     return names.index(name)
@@ -124,18 +125,16 @@ def _tell_changes(record: Record, at_s: float, namespace: str, name: str) -> lis
 def _tell_tick(tick: RecordedTick, row: int) -> list[str]:
     """Word what was recorded of one row of a tick."""
     decided = tick.decided
-    steps = [f"{Stage.DEMAND.published} {_replicas(decided.stages[Stage.DEMAND, row])}"]
-    for stage in list(Stage)[1:]:
-        before, after = decided.stages[stage - 1, row], decided.stages[stage, row]
-        if before != after and not (np.isnan(before) and np.isnan(after)):
-            steps.append(f"{stage.published} {_replicas(after)}")
-    signal = int(decided.signal[row])
-    asks = f", signal {SIGNALS[signal]}" if signal >= 0 else ""
+    stages = decided.stages[:, row].tolist()
+    changed = [True, *(now != was and not (np.isnan(now) and np.isnan(was)) for was, now in pairwise(stages))]
+    steps = [f"{tick.name('stage', stage)} {_replicas(stages[stage])}" for stage, does in enumerate(changed) if does]
+    signal = decided.signal[row]
+    asks = f", signal {tick.name('signal', signal)}" if signal >= 0 else ""
     unknown = "" if decided.trusted[row] else "; its inputs were missing or stale"
     return [
         f"at {moment(tick.at_s)}: {_replicas(decided.current[row])} replicas ({_replicas(decided.ready[row])} ready, "
         f"{_replicas(decided.starting[row])} starting), decided {_replicas(decided.replicas[row])}; recommender "
-        f"{RECOMMENDERS[int(decided.recommender[row])]}{asks}; {' > '.join(steps)}{unknown}"
+        f"{tick.name('recommender', decided.recommender[row])}{asks}; {' > '.join(steps)}{unknown}"
     ]
 
 
@@ -179,7 +178,7 @@ def _replicas(value: float) -> str:
 
 def _print(record: Record, lines: list[str]) -> int:
     with printing():
-        print(*("".join(letter if letter.isprintable() else " " for letter in line) for line in lines), sep="\n")
+        print(*map(printable, lines), sep="\n")
     for problem in record.problems:
         print(f"warning: {problem}", file=sys.stderr)
     return 0

@@ -73,7 +73,35 @@ CODES = [
 ]
 
 WITH_ROWID = ("workloads", "ticks", "blocks")
+SCHEMA = {
+    table: f"CREATE TABLE {table} ({columns}){'' if table in WITH_ROWID else ' WITHOUT ROWID'}"
+    for table, columns in TABLES.items()
+}
 DAMAGE = (sqlite3.DatabaseError, OSError, UnicodeDecodeError)
+
+MAX_ROWS = 2_000_000
+"""Rows that a query may return: those of a day of 5,000 workloads."""
+
+MAX_CELL_BYTES = 64 << 20
+MAX_TEXT = 1 << 20
+STEPS, MOST_STEPS = 1_000_000, 5_000
+"""Steps of SQLite's machine after which it is decided whether a query goes on, and how many times it may: minutes."""
+
+LAST_S = 253_402_300_799
+"""The last second of the year 9999, which is the last one that can be worded."""
+
+BOUNDS = {
+    **dict.fromkeys(
+        ("at_s", "from_s", "until_s"), f"(typeof({{0}}) IN ('integer', 'real') AND {{0}} BETWEEN 0 AND {LAST_S})"
+    ),
+    "INTEGER": "({0} IS NULL OR typeof({0}) = 'integer')",
+    "REAL": "({0} IS NULL OR typeof({0}) IN ('integer', 'real') AND abs({0}) < 1e15)",
+    "TEXT": f"({{0}} IS NULL OR typeof({{0}}) = 'text' AND length({{0}}) <= {MAX_TEXT})",
+}
+"""What holds of each value of a column, by its name or its type."""
+
+JOURNAL_END = bytes.fromhex("d9d505f920a163d7")
+"""The last bytes of a journal that names another file, which SQLite would delete. None of ours does."""
 
 
 class Block(NamedTuple):
@@ -94,43 +122,56 @@ class RecordFile:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self.connection = connection
+        self._whole: set[str] = set()  # tables whose values were checked
 
     @classmethod
     def create(cls, path: Path, about: dict[str, str]) -> RecordFile:
         """Create a file that only its owner may read. Raises OSError or sqlite3.Error."""
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        file = cls(path, _connect(path))
+        file = cls(path, _connect(path, "rw"))
+        file._whole.update(TABLES)
         file.connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         file.connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         with file.writing():
-            for table, columns in TABLES.items():
-                rowid = "" if table in WITH_ROWID else " WITHOUT ROWID"
-                file.connection.execute(f"CREATE TABLE {table} ({columns}){rowid}")
+            for statement in SCHEMA.values():
+                file.connection.execute(statement)
             file.add("about", about.items())
             file.add("codes", CODES)
         return file
 
     @classmethod
     def open(cls, path: Path, write: bool = False) -> RecordFile:
-        """Open a file. Raises sqlite3.Error, OSError, or ValueError for a file of another format."""
+        """Open a file. Raises sqlite3.Error, OSError, or ValueError for a file of another format.
+
+        The file may be hostile: it is opened only if it has the tables of a record and nothing else.
+        """
         if not stat.S_ISREG(path.lstat().st_mode):
             raise OSError(f"{path.name} is not a file")
-        # A reader opens it for writing too: otherwise it could not undo what a killed process has half written.
-        file = cls(path, _connect(path))
+        # With a journal a reader opens it for writing, too: it undoes what a killed process has half written.
+        file = cls(path, _connect(path, "rw" if _has_journal(path) or write else "ro"))
         try:
             file.connection.execute(f"PRAGMA query_only = {not write:d}")
-            if (found := file.about().get("format", "none")) != str(FORMAT):
-                raise ValueError(f"format {found[:20]!r}; this version reads {FORMAT}")
+            file._check_schema()
         except BaseException:
             file.close()
             raise
         return file
 
+    def _check_schema(self) -> None:
+        """Raise ValueError unless the file has the tables of a record, and no view, trigger or index."""
+        found = self._fetch("SELECT type, name, sql FROM sqlite_master")
+        if ("table", "about", SCHEMA["about"]) not in found:
+            raise ValueError("not a file of a record")
+        if (format_ := self.about().get("format", "none")) != str(FORMAT):
+            raise ValueError(f"format {format_[:20]!r}; this version reads {FORMAT}")
+        if other := {*found} ^ {("table", table, sql) for table, sql in SCHEMA.items()}:
+            raise ValueError(f"not a file of a record: {min(str(name)[:40] for _, name, _ in other)!r} differs in it")
+
     def close(self) -> None:
         self.connection.close()
 
     def about(self) -> dict[str, str]:
-        return dict(self.connection.execute("SELECT key, value FROM about"))
+        return dict(self.rows("SELECT key, value FROM about"))
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -150,9 +191,34 @@ class RecordFile:
         self.connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * columns)})", rows)
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Return all rows of a query at once, so that the file is held for a moment only."""
-        with closing(self.connection.execute(query, values)) as cursor:
-            return cursor.fetchall()
+        """Return all rows of a query at once, so that the file is held for a moment only.
+
+        Raises sqlite3.DatabaseError, also for a table with a value that no record has.
+        """
+        for table in TABLES.keys() & {*query.split()} - self._whole - {"blocks"}:
+            self._check_values(table)
+        return self._fetch(query, *values)
+
+    def _check_values(self, table: str) -> None:
+        """Raise sqlite3.DatabaseError if a value has another type than its column, or is beyond bounds."""
+        columns = [each.split()[:2] for each in TABLES[table].partition(", PRIMARY KEY (")[0].split(", ")]
+        good = " AND ".join(BOUNDS[name if name in BOUNDS else kind].format(name) for name, kind in columns)
+        if self._fetch(f"SELECT 1 FROM {table} WHERE NOT ({good}) LIMIT 1"):
+            raise sqlite3.DatabaseError(f"table {table} has values that no record has")
+        self._whole.add(table)
+
+    def _fetch(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return all rows, unless there are more, or finding them takes longer, than in any record."""
+        left = iter(range(MOST_STEPS))
+        self.connection.set_progress_handler(lambda: next(left, None) is None, STEPS)
+        try:
+            with closing(self.connection.execute(query, values)) as cursor:
+                rows = cursor.fetchmany(MAX_ROWS)
+                if cursor.fetchone() is not None:
+                    raise sqlite3.DatabaseError(f"more than {MAX_ROWS:,} rows")
+                return rows
+        finally:
+            self.connection.set_progress_handler(None, 0)
 
     def blocks(self, after: int = -1, until: int = 2**62) -> Iterator[Block]:
         """Return the blocks whose first tick is in after + 1..until, oldest first."""
@@ -187,8 +253,25 @@ class RecordFile:
         return True
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _has_journal(path: Path) -> bool:
+    """Return whether a process was killed while it wrote. Raises OSError for a journal that is none of a record."""
+    journal = path.with_name(f"{path.name}-journal")
+    try:
+        with open(
+            journal, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+        ) as file:
+            state = os.fstat(file.fileno())
+            file.seek(max(state.st_size - len(JOURNAL_END), 0))
+            if not stat.S_ISREG(state.st_mode) or file.read() == JOURNAL_END:
+                raise OSError(f"{journal.name} is no journal of a record")
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
     quoted = str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    connection = sqlite3.connect(f"file:{quoted}?mode=rw", uri=True, timeout=BUSY_S, isolation_level=None)
+    connection = sqlite3.connect(f"file:{quoted}?mode={mode}", uri=True, timeout=BUSY_S, isolation_level=None)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_CELL_BYTES)
     connection.execute("PRAGMA trusted_schema = OFF")
     return connection

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 from autoscaler.adapters.record.file import SUFFIX
 from autoscaler.ports import Unavailable
 
 LOCK = "lock"
+NAME = re.compile(rf"\d{{12}}_\d{{4}}-\d\d-\d\d{re.escape(SUFFIX)}", re.ASCII)
 FILES_MOST = 10_000
 
 
@@ -34,6 +37,8 @@ def prepare(folder: Path) -> None:
         raise Unavailable(f"--record {folder}: is a symbolic link; {allowed}")
     if not stat.S_ISDIR(state.st_mode):
         raise Unavailable(f"--record {folder}: is not a folder; {allowed}")
+    if state.st_uid not in (0, os.getuid()):
+        raise Unavailable(f"--record {folder}: belongs to another user, {state.st_uid}; {allowed}")
     if state.st_mode & stat.S_IWOTH:
         raise Unavailable(f"--record {folder}: every user can write to it; {allowed}, such as {folder / 'record'}")
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -58,13 +63,22 @@ def locked(folder: Path) -> Iterator[None]:
 
 def files(folder: Path) -> list[Path]:
     """Return the files of a record, oldest first. Raises Unavailable."""
+    return [path for path in _databases(folder) if NAME.fullmatch(path.name)]
+
+
+def foreign_files(folder: Path) -> list[Path]:
+    """Return other databases in the folder. They are neither read nor removed. Raises Unavailable."""
+    return [path for path in _databases(folder) if not NAME.fullmatch(path.name)]
+
+
+def _databases(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.name.endswith(SUFFIX)]
+            names = [entry.name for entry in islice(entries, 2 * FILES_MOST) if entry.name.endswith(SUFFIX)]
     except OSError as error:
         raise Unavailable(f"{folder}: {error.strerror or error}") from error
     if len(names) > FILES_MOST:
-        raise Unavailable(f"{folder}: {len(names):,} files; allowed: at most {FILES_MOST:,}")
+        raise Unavailable(f"{folder}: more than {FILES_MOST:,} files")
     return [folder / name for name in sorted(names)]
 
 
@@ -77,6 +91,28 @@ def day_of(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d")
 
 
+def remove(path: Path) -> bool:
+    """Remove a file; False: it is gone or cannot be removed."""
+    with suppress(OSError):
+        path.unlink()
+        return True
+    return False
+
+
+def first_of(path: Path) -> int:
+    """Return the number of the tick with which a file begins, by its name."""
+    return int(path.name.partition("_")[0])
+
+
+def day_of_name(path: Path) -> str:
+    return path.stem.partition("_")[2]
+
+
 def total_bytes(folder: Path) -> int:
-    """Return the size of all files, with the journals of writes under way."""
-    return sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(folder) if entry.is_file())
+    """Return the size of all files of a record, with the journals of writes under way."""
+    total = 0
+    for path in files(folder):
+        for each in (path, path.with_name(f"{path.name}-journal")):
+            with suppress(FileNotFoundError):
+                total += each.lstat().st_size
+    return total

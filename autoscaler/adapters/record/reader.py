@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ from autoscaler.adapters.record.stream import Damaged, Decoder, Value
 from autoscaler.adapters.record.values import Decided, to_input, to_memory
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.model.types import Decision, TickInput
+from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from autoscaler.ports import Unavailable
 
@@ -27,6 +28,11 @@ class RecordedTick(NamedTuple):
     at_s: float  # Unix time
     decided: Decided
     workloads: tuple[WorkloadRef, ...]  # [W]
+    codes: Mapping[tuple[str, int], str]  # names of "recommender", "signal" and "stage" in the version that wrote it
+
+    def name(self, kind: str, code: float) -> str:
+        """Return the name of a code."""
+        return self.codes.get((kind, int(code)), f"of code {code:g}")
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,9 @@ class Record:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
+        self.problems = [
+            f"{path}: left out: not named as a file of a record" for path in folders.foreign_files(self.folder)
+        ]
         for path in folders.files(self.folder):
             try:
                 file = RecordFile.open(path)
@@ -116,7 +125,7 @@ class Record:
             held = to_memory(Decoder().decode(memory)[0])
             for computed, (number, value) in enumerate(inputs, 1):
                 inp = to_input(value)
-                decision, held = tick(inp, held)
+                decision, held = _compute(inp, held)
                 if number == recorded.number:
                     policies = self._policies(file, recorded)
                     return ComputedTick(recorded, inp, decision, policies, file.about()["version"], computed)
@@ -135,21 +144,24 @@ class Record:
     def _inputs(self, recorded: RecordedTick) -> Iterator[tuple[RecordFile, bytes, Iterator[tuple[int, Value]]]]:
         """Hand out the memory before a tick, and the inputs since then. Damage in them becomes Unavailable."""
         file, wanted = self._block(recorded.at_s)
-        blocks = self._since_memory(file, wanted)
-        if not blocks[0].memory or any(block.inputs is None for block in blocks):
+        begin = self._begin(file, wanted)
+        kept = "SELECT first FROM blocks WHERE first BETWEEN ? AND ? AND (inputs IS NULL OR first = ? AND memory = x'')"
+        if file.rows(kept, begin, wanted.first, begin):
             raise Unavailable(
                 f"the inputs of the tick of {moment(recorded.at_s)} are not kept, so it cannot be computed again; "
                 f"{self._kept()}"
             )
         decoder = Decoder()
+        memory = next(file.blocks(begin - 1, begin)).memory or b""
+        blocks = file.blocks(begin - 1, wanted.first)
         values = (each for block in blocks for each in enumerate(decoder.decode(block.inputs or b""), block.first))
         try:
-            yield file, blocks[0].memory, values
-        except Damaged as error:
+            yield file, memory, values
+        except (*DAMAGE, Damaged) as error:
             version = file.about().get("version", "unknown")
+            problem = printable(f"{str(error)[:200]}; version {version[:20]} of the program recorded them")
             raise Unavailable(
-                f"{file.path}: the inputs before {moment(recorded.at_s)} cannot be read: {error}; version {version} of "
-                "the program recorded them"
+                f"{file.path}: the inputs before {moment(recorded.at_s)} cannot be read: {problem}"
             ) from error
 
     def changes(self, ref: tuple[str, str], from_s: float, until_s: float) -> list[RecordedChange]:
@@ -174,22 +186,24 @@ class Record:
             f"--at is {moment(at_s)}, before the first tick of {self.folder}: it has {moment(first)} to {moment(last)}"
         )
 
-    def _since_memory(self, file: RecordFile, wanted: Block) -> list[Block]:
-        """Return the blocks of the streams up to a block, from their begin on."""
+    def _begin(self, file: RecordFile, wanted: Block) -> int:
+        """Return the first tick of the streams to which a block belongs."""
         ((begin,),) = file.rows("SELECT max(first) FROM blocks WHERE memory IS NOT NULL AND first <= ?", wanted.first)
-        return list(file.blocks((begin if begin is not None else wanted.first) - 1, wanted.first))
+        return wanted.first if begin is None else int(begin)
 
     def _decided(self, file: RecordFile, wanted: Block) -> Iterator[RecordedTick]:
         """Return the ticks of a block. Raises Unavailable if it is damaged."""
         decoder = Decoder()
-        refs = {number: WorkloadRef(namespace, name, kind) for number, namespace, name, kind, _ in file.rows(WORKLOADS)}
         try:
-            for block in self._since_memory(file, wanted):
+            rows = file.rows(WORKLOADS)
+            codes = {(kind, code): name for kind, code, name in file.rows("SELECT kind, code, name FROM codes")}
+            refs = {number: WorkloadRef(namespace, name, kind) for number, namespace, name, kind, _ in rows}
+            for block in file.blocks(self._begin(file, wanted) - 1, wanted.first):
                 values = decoder.decode(block.decided)
             for offset, value in enumerate(values):
                 decided = Decided.from_value(value)
                 names = tuple(refs[number] for number in decided.workload.tolist())
-                yield RecordedTick(wanted.first + offset, float(decided.at_s[0]), decided, names)
+                yield RecordedTick(wanted.first + offset, float(decided.at_s[0]), decided, names, codes)
         except (*DAMAGE, Damaged, KeyError, IndexError) as error:
             raise Unavailable(f"{file.path}: the ticks around {moment(wanted.at_s)} are damaged: {error}") from error
 
@@ -209,9 +223,22 @@ class Record:
         return f"those of {moment(min(span[0] for span in spans))} to {moment(max(span[1] for span in spans))} are"
 
     def _note(self, path: Path, error: BaseException) -> None:
-        problem = f"{path}: left out: {str(error)[:200] or type(error).__name__}"
+        problem = printable(f"{path}: left out: {str(error)[:200] or type(error).__name__}")
         if problem not in self.problems:
             self.problems.append(problem)
+
+
+def _compute(inp: TickInput, held: Memory) -> tuple[Decision, Memory]:
+    """Compute a tick. Raises Damaged: a file may hold any values, of which the tick expects much."""
+    try:
+        return tick(inp, held)
+    except Exception as error:
+        raise Damaged(f"{type(error).__name__}: {error}"[:200]) from error
+
+
+def printable(text: str) -> str:
+    """Return a text from a record, safe for a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def moment(at_s: float) -> str:

@@ -17,7 +17,6 @@ from autoscaler.core.explain.sentence import binding_stages
 from autoscaler.core.gpu_totals import GpuTotals
 from autoscaler.core.gpu_use import GpuState, IdleCause
 from autoscaler.core.model.fleet import Workload, WorkloadRef
-from autoscaler.core.model.types import Recommender, Signal
 from autoscaler.core.table.columns import BoolColumn, IntColumn
 from autoscaler.core.tally import Tally, TallyState
 from autoscaler.ports import ChangeStatus, TickRecord
@@ -33,7 +32,6 @@ MAX_SENTENCE = 160
 
 MAX_PROBLEM = 300
 WORKLOADS = "SELECT id, namespace, name, kind, uid FROM workloads"
-RECOMMENDERS, SIGNALS = (tuple(each.published for each in kind) for kind in (Recommender, Signal))
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from __future__ import annotations
 import lzma
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 Array = npt.NDArray[Any]
 Tokens = npt.NDArray[np.uint64]
@@ -31,7 +32,13 @@ SPECIAL = 4
 """Tokens below this one: the same value that is not finite, NaN, +Inf, -Inf."""
 
 MAX_BLOCK_BYTES = 64 << 20
-"""Most bytes of a block before it is compressed."""
+"""Most bytes of a block before it is compressed, and of the numbers that it has, eight bytes each."""
+
+MAX_FRAME_BYTES = 8 << 20
+"""Most bytes of a frame. The objects that it makes may be some thirty times as large."""
+
+MAX_VALUES, MAX_ARRAYS, MAX_AXES = 1000, 1000, 4
+"""Most values of a block, arrays of a value, and axes of an array."""
 
 TYPES = ("<f8", "<f4", "<f2", "<i8", "|b1")
 _DAMAGE = (lzma.LZMAError, EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, msgspec.MsgspecError)
@@ -49,6 +56,11 @@ class Links(NamedTuple):
 
 
 NO_LINKS = Links()
+Frame = Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]
+Shapes = Annotated[
+    list[tuple[str, Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MAX_AXES)]]],
+    Meta(max_length=MAX_ARRAYS),
+]
 
 
 @dataclass(frozen=True)
@@ -61,10 +73,14 @@ class Value:
 class _Head(msgspec.Struct, array_like=True):
     """The parts of a value that are no numbers. None: as in the value before."""
 
-    frame: bytes | None
+    frame: Frame | None
     links: Links | None
-    shapes: list[tuple[str, tuple[int, ...]]] | None
-    ways: bytes | None
+    shapes: Shapes | None
+    ways: Annotated[bytes, Meta(max_length=MAX_ARRAYS)] | None
+
+
+Heads = Annotated[list[_Head], Meta(max_length=MAX_VALUES)]
+Sizes = Annotated[list[int], Meta(max_length=MAX_ARRAYS)]
 
 
 @dataclass
@@ -73,7 +89,7 @@ class _Last:
 
     frame: bytes | None = None
     links: Links = field(default_factory=Links)
-    shapes: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    shapes: Shapes = field(default_factory=list)
     ways: bytes = b""
     arrays: list[Array] = field(default_factory=list)
 
@@ -103,10 +119,13 @@ class Encoder:
             new = _Last(value.frame, links, shapes, bytes(ways), arrays)
             changed = {name: _if_changed(last, new, name) for name in ("frame", "links", "shapes", "ways")}
             heads.append(_Head(**changed))
+            if len(value.frame) > MAX_FRAME_BYTES or len(arrays) > MAX_ARRAYS or len(heads) > MAX_VALUES:
+                raise OverflowError(f"a frame of more than {MAX_FRAME_BYTES:,} bytes, or too many values or arrays")
             self._last = new
         parts = [_to_planes(np.concatenate(tokens)) for _, tokens in sorted(columns.items())]
         head = msgspec.msgpack.encode((heads, [len(part) for part in parts]))
-        if len(head) + sum(map(len, parts)) > MAX_BLOCK_BYTES - 4:
+        numbers = sum(array.size for tokens in columns.values() for array in tokens)
+        if max(len(head) + sum(map(len, parts)) + 4, numbers * 8) > MAX_BLOCK_BYTES:
             raise OverflowError(f"a block of more than {MAX_BLOCK_BYTES:,} bytes")
         return lzma.compress(len(head).to_bytes(4, "little") + head + b"".join(parts), check=lzma.CHECK_CRC32)
 
@@ -127,7 +146,7 @@ class Decoder:
 
     def _decode(self, raw: bytes) -> list[Value]:
         end = 4 + int.from_bytes(raw[:4], "little")
-        heads, sizes = msgspec.msgpack.decode(raw[4:end], type=tuple[list[_Head], list[int]])
+        heads, sizes = msgspec.msgpack.decode(raw[4:end], type=tuple[Heads, Sizes])
         if min(sizes, default=0) < 0 or end + sum(sizes) != len(raw):
             raise ValueError("its parts do not add up to its size")
         lives, counts = self._follow(heads)
@@ -152,7 +171,7 @@ class Decoder:
 
     def _follow(self, heads: list[_Head]) -> tuple[list[_Last], list[list[int]]]:
         """Return the values without their arrays, and how many numbers each array has in each of them."""
-        last, lives, counts = self._last, [], list[list[int]]()
+        last, lives, counts, total = self._last, [], list[list[int]](), 0
         for head in heads:
             live = _Last(
                 frame=last.frame if head.frame is None else head.frame,
@@ -162,14 +181,13 @@ class Decoder:
             )
             if live.frame is None or len(live.ways) != len(live.shapes):
                 raise ValueError("a value without a frame, or with other arrays than it says")
-            total = 0
             for number, (kind, shape) in enumerate(live.shapes):
-                if kind not in TYPES or min(shape, default=0) < 0:
+                if kind not in TYPES:
                     raise ValueError(f"an array of type {kind[:20]!r}")
                 size = int(np.prod(shape, dtype=np.float64))
                 total += size
                 if total * 8 > MAX_BLOCK_BYTES:
-                    raise ValueError("a value that is too large")
+                    raise ValueError(f"more than {MAX_BLOCK_BYTES:,} bytes of numbers")
                 counts += [[]] * (number + 1 - len(counts)) if number < len(counts) else [[]]
                 counts[number].append(size)
             lives.append(live)

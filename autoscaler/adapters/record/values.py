@@ -58,7 +58,12 @@ class Decided:
 
     @classmethod
     def from_value(cls, value: Value) -> Decided:
+        """Return what was decided. Raises Damaged, also for columns that do not fit together."""
         decided: Decided = join(value.frame, value.arrays, cls)
+        rows = decided.workload.shape
+        shapes = {"at_s": (1,), "stages": (len(decided.stages), *rows)}
+        if len(rows) != 1 or any(each.shape != shapes.get(name, rows) for name, each in vars(decided).items()):
+            raise Damaged("a decision whose columns do not fit together")
         return decided
 
 

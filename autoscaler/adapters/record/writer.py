@@ -49,6 +49,10 @@ class _Pending:
     memory: bytes | None = None  # before the first of them, where streams begin; b"": not kept
     nbytes: int = 0
 
+    def add(self, values: list[Value], value: Value) -> None:
+        values.append(value)
+        self.nbytes += sum(array.nbytes for array in value.arrays) + len(value.frame)
+
 
 class FolderWriter:
     """Collects ticks, and writes them a minute at a time."""
@@ -80,8 +84,7 @@ class FolderWriter:
     def begin(self) -> None:
         """Go on where the last process ended. A damaged file is left alone; its name counts."""
         for path in reversed(folders.files(self._folder)):
-            number = path.name.partition("_")[0]
-            self._next = max(self._next, int(number) if number.isdigit() else 0)
+            self._next = max(self._next, folders.first_of(path))
             try:
                 file = RecordFile.open(path, write=True)
                 last = bounds[1] if (bounds := file.bounds()) else 0
@@ -120,10 +123,9 @@ class FolderWriter:
         pending = self._pending
         pending.number.append(number)
         pending.at_s.append(at_s)
-        pending.decided.append(decided.as_value())
+        pending.add(pending.decided, decided.as_value())
         if self._keeps_inputs:
-            pending.inputs.append(inputs)
-            pending.nbytes += sum(array.nbytes for array in inputs.arrays) + len(inputs.frame)
+            pending.add(pending.inputs, inputs)
         self._rows.note(tick, number, decided)
         self._memory = after
 
@@ -195,7 +197,7 @@ class FolderWriter:
     def _turn_file(self, number: int, at_s: float) -> None:
         """Begin a new file with each day, or when one is large. A clock that is set back stays in the present file."""
         if self._file is not None:
-            is_same_day = folders.day_of(at_s) <= self._file.path.stem.partition("_")[2]
+            is_same_day = folders.day_of(at_s) <= folders.day_of_name(self._file.path)
             is_large = self._begins and self._file.path.stat().st_size > self._max_bytes / PARTS
             if is_same_day and not is_large:
                 return
@@ -207,11 +209,11 @@ class FolderWriter:
         """Remove what is too old, and then as much of the oldest as the size asks."""
         paths = folders.files(self._folder)
         assert self._file is not None
-        days = sorted({path.stem.partition("_")[2] for path in paths})
+        days = sorted({folders.day_of_name(path) for path in paths})
         kept = set(days[-self._max_days - 1 :])
         for path in paths:
-            if path != self._file.path and path.stem.partition("_")[2] not in kept:
-                path.unlink(missing_ok=True)
+            if path != self._file.path and folders.day_of_name(path) not in kept:
+                folders.remove(path)
         for drop in (self._drop_inputs, self._drop_file):
             for path in folders.files(self._folder):
                 while folders.total_bytes(self._folder) > self._max_bytes:
@@ -236,10 +238,7 @@ class FolderWriter:
 
     def _drop_file(self, path: Path) -> bool:
         assert self._file is not None
-        if path == self._file.path or not path.exists():
-            return False
-        path.unlink()
-        return True
+        return path != self._file.path and folders.remove(path)
 
 
 def _about() -> dict[str, str]:

@@ -192,8 +192,8 @@ def damage_page(path: Path) -> None:
         (damage_page, "malformed"),
         (lambda path: path.write_bytes(path.read_bytes()[:5000]), "malformed"),
         (lambda path: path.write_bytes(b"not a database at all" * 300), "not a database"),
-        (lambda path: path.write_bytes(b""), "no such table"),
-        (lambda path: sqlite3.connect(path).execute("DROP TABLE about").connection.close(), "no such table"),
+        (lambda path: path.write_bytes(b""), "not a file of a record"),
+        (lambda path: sqlite3.connect(path).execute("DROP TABLE about").connection.close(), "not a file of a record"),
         (lambda path: (path.unlink(), path.symlink_to("/etc/hostname")), "is not a file"),
     ],
 )
