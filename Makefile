@@ -96,7 +96,8 @@ lock: .venv/installed-dev ## state anew which version of each package is install
 
 debian:
 	@PATH="$${KUBEBUILDER_ASSETS:+$$KUBEBUILDER_ASSETS:}$$PATH" tools/debian.sh \
-	  etcd:etcd-server prometheus:prometheus victoria-metrics:victoria-metrics chromium:chromium
+	  etcd:etcd-server prometheus:prometheus victoria-metrics:victoria-metrics
+	@tools/debian.sh chromium-headless-shell:chromium-headless-shell || tools/debian.sh chromium:chromium
 
 clean: ## remove what was made here; what is in the user's cache folder stays
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache test-artefacts

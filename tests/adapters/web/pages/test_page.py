@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.adapters.web.history import MAX_TICKS
 from autoscaler.core.explain import sentence
 from autoscaler.core.explain.chain import LinkStart, NextNeed
 from autoscaler.core.model.fleet import PendingClass, Workload, WorkloadRef
 from autoscaler.core.model.types import Signal, Stage
-from tests.adapters.web.conftest import WIDE, Daemon, Open, open_page_quietly, rows
+from tests.adapters.web.conftest import Daemon
+from tests.adapters.web.pages.conftest import WIDE, Open, open_page_quietly, rows
 from tests.adapters.web.records import (
     FORECAST,
     START_WALL_S,
@@ -30,7 +30,7 @@ from tests.adapters.web.records import (
 )
 from tests.harness.browser import PATIENCE_MS, screenshot
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
 PHONE = {"width": 390, "height": 800}
 
@@ -327,47 +327,41 @@ async def test_planner_lines_are_shown_and_exceeded_budget_is_marked(daemon: Dae
 
 
 async def test_planner_lines_are_hidden_when_it_has_no_readings(daemon: Daemon, open_page: Open) -> None:
-    daemon.dashboard = Dashboard(lambda *tick: replace(explain(*tick), forecast=()))
-    async with daemon.another(port=0) as server:
-        daemon.server = server
+    await daemon.explain_by(lambda *tick: replace(explain(*tick), forecast=()))
+    world = World(1)
+    daemon.record(world.tick())
+    ref = world.members[0].ref
+    page = await open_page(f"/#{ref.namespace}/{ref.name}")
+    await expect(page.locator("table.steps tbody tr").first).to_be_visible()
+    await expect(page.locator("table.forecast")).to_be_hidden()
+    await page.close()
+
+
+async def test_warnings_are_shown_where_there_are_some(daemon: Daemon, open_page: Open) -> None:
+    for warnings in (("its time is <b>short</b>",), ()):
+        await daemon.explain_by(lambda *tick, warnings=warnings: replace(explain(*tick), warnings=warnings))
         world = World(1)
         daemon.record(world.tick())
         ref = world.members[0].ref
         page = await open_page(f"/#{ref.namespace}/{ref.name}")
         await expect(page.locator("table.steps tbody tr").first).to_be_visible()
-        await expect(page.locator("table.forecast")).to_be_hidden()
+        await expect(page.locator("ul.warnings li")).to_have_text([f"Warning: {each}." for each in warnings])
+        await expect(page.locator("ul.warnings")).to_be_visible(visible=bool(warnings))
         await page.close()
-
-
-async def test_warnings_are_shown_where_there_are_some(daemon: Daemon, open_page: Open) -> None:
-    for warnings in (("its time is <b>short</b>",), ()):
-        daemon.dashboard = Dashboard(lambda *tick, warnings=warnings: replace(explain(*tick), warnings=warnings))
-        async with daemon.another(port=0) as server:
-            daemon.server = server
-            world = World(1)
-            daemon.record(world.tick())
-            ref = world.members[0].ref
-            page = await open_page(f"/#{ref.namespace}/{ref.name}")
-            await expect(page.locator("table.steps tbody tr").first).to_be_visible()
-            await expect(page.locator("ul.warnings li")).to_have_text([f"Warning: {each}." for each in warnings])
-            await expect(page.locator("ul.warnings")).to_be_visible(visible=bool(warnings))
-            await page.close()
 
 
 async def test_a_side_of_a_pair_shows_its_role_and_its_pair(daemon: Daemon, open_page: Open) -> None:
     world = World((Workload(WorkloadRef("llm", "m-prefill"), service="m", role="prefill"),))
     for pair in ("with the decode workload <b>m-decode</b>", ""):
-        daemon.dashboard = Dashboard(lambda *tick, pair=pair: replace(explain(*tick), pair=pair))
-        async with daemon.another(port=0) as server:
-            daemon.server = server
-            daemon.record(world.tick())
-            page = await open_page("/#llm/m-prefill")
-            await expect(page.locator("table.steps tbody tr").first).to_be_visible()
-            await expect(page.locator(".badges")).to_contain_text("prefill")
-            await expect(page.locator("p.pair")).to_be_visible(visible=bool(pair))
-            if pair:
-                await expect(page.locator("p.pair")).to_have_text(f"Pair {pair}.")
-            await page.close()
+        await daemon.explain_by(lambda *tick, pair=pair: replace(explain(*tick), pair=pair))
+        daemon.record(world.tick())
+        page = await open_page("/#llm/m-prefill")
+        await expect(page.locator("table.steps tbody tr").first).to_be_visible()
+        await expect(page.locator(".badges")).to_contain_text("prefill")
+        await expect(page.locator("p.pair")).to_be_visible(visible=bool(pair))
+        if pair:
+            await expect(page.locator("p.pair")).to_have_text(f"Pair {pair}.")
+        await page.close()
 
 
 @pytest.mark.parametrize(
@@ -379,33 +373,29 @@ async def test_the_links_of_the_next_need_are_shown(
 ) -> None:
     links = (LinkStart("node", 600.0), LinkStart("replica", 1200.0))
     need = NextNeed(cause, window, 1800.0, 4, links, 2)
-    daemon.dashboard = Dashboard(lambda *tick: replace(explain(*tick), chain=need))
-    async with daemon.another(port=0) as server:
-        daemon.server = server
-        world = World(1)
-        daemon.record(world.tick())
-        ref = world.members[0].ref
-        page = await open_page(f"/#{ref.namespace}/{ref.name}")
-        shown = re.compile(
-            rf"^Next: \d\d:\d\d node, \d\d:\d\d replica, for \d\d:\d\d {name} "
-            r"\(4 replicas; places are on request for 2\)\.$"
-        )
-        await expect(page.locator("p.chain")).to_have_text(shown)
+    await daemon.explain_by(lambda *tick: replace(explain(*tick), chain=need))
+    world = World(1)
+    daemon.record(world.tick())
+    ref = world.members[0].ref
+    page = await open_page(f"/#{ref.namespace}/{ref.name}")
+    shown = re.compile(
+        rf"^Next: \d\d:\d\d node, \d\d:\d\d replica, for \d\d:\d\d {name} "
+        r"\(4 replicas; places are on request for 2\)\.$"
+    )
+    await expect(page.locator("p.chain")).to_have_text(shown)
 
 
 async def test_phases_of_the_next_start_and_starting_pods_are_shown(daemon: Daemon, open_page: Open) -> None:
-    daemon.dashboard = Dashboard(sentence.explain)
-    async with daemon.another(port=0) as server:
-        daemon.server = server
-        world = World(1)
-        daemon.record(with_starts(world.tick()))
-        ref = world.members[0].ref
-        page = await open_page(f"/#{ref.namespace}/{ref.name}")
-        next_start = "The next replica needs 95 s on a node with the weights, learned from 5 starts."
-        await expect(page.locator("section.card", has_text="Cold start").locator("p")).to_have_text(next_start)
-        await expect(page.locator("table.phases tbody tr", has_text="Engine")).to_have_text("Engine50 s75 s")
-        await expect(page.locator("table.phases tbody tr", has_text="Node")).to_have_count(0)
-        await expect(page.locator("table.starting tbody tr")).to_have_text("late-0Weights (late)12 min120 s")
+    await daemon.explain_by(sentence.explain)
+    world = World(1)
+    daemon.record(with_starts(world.tick()))
+    ref = world.members[0].ref
+    page = await open_page(f"/#{ref.namespace}/{ref.name}")
+    next_start = "The next replica needs 95 s on a node with the weights, learned from 5 starts."
+    await expect(page.locator("section.card", has_text="Cold start").locator("p")).to_have_text(next_start)
+    await expect(page.locator("table.phases tbody tr", has_text="Engine")).to_have_text("Engine50 s75 s")
+    await expect(page.locator("table.phases tbody tr", has_text="Node")).to_have_count(0)
+    await expect(page.locator("table.starting tbody tr")).to_have_text("late-0Weights (late)12 min120 s")
 
 
 async def test_tiles_and_heads_are_kept_in_the_address(daemon: Daemon, open_page: Open) -> None:

@@ -10,11 +10,12 @@ from playwright.async_api import Browser, expect
 
 from autoscaler.adapters.web.report_page import CONTENT
 from autoscaler.ports import Unavailable
-from tests.adapters.web.conftest import Daemon, Open
+from tests.adapters.web.conftest import Daemon
+from tests.adapters.web.pages.conftest import Open
 from tests.adapters.web.records import World
 from tests.harness.process import eventually
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def text_of(session: aiohttp.ClientSession) -> str:

@@ -14,11 +14,12 @@ from playwright.async_api import Browser, Page, expect
 
 from autoscaler.adapters.web.stream import MAX_CLIENTS
 from autoscaler.core.model.samples import Samples, SourceReport
-from tests.adapters.web.conftest import Daemon, Open, open_page_quietly, rows
+from tests.adapters.web.conftest import Daemon
+from tests.adapters.web.pages.conftest import Open, open_page_quietly, rows
 from tests.adapters.web.records import START_WALL_S, World
 from tests.harness.browser import PATIENCE_MS
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_before_the_first_tick_the_page_claims_nothing(daemon: Daemon, chromium: Browser) -> None:
