@@ -102,10 +102,10 @@ CASES = {
 def said(lending):
     """Return what both workloads say, after a check of each claim."""
     story = lending.story
-    sentences = [story.explain(row).sentence for row in (OWNER, BORROWER)]
-    for row, sentence in enumerate(sentences):
-        claims.check(story.input, story.decision, row, sentence)
-    return sentences
+    explanations = [story.explain(row) for row in (OWNER, BORROWER)]
+    for row, explanation in enumerate(explanations):
+        claims.check(story.input, story.decision, row, explanation)
+    return [explanation.sentence for explanation in explanations]
 
 
 @pytest.mark.parametrize("case", CASES)

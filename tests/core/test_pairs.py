@@ -31,7 +31,7 @@ class Paired(ExplainedStory):
     def tick(self, cluster, after_s=5.0, **columns):
         decision = super().tick(replace(cluster, workloads=SIDES), after_s, **columns)
         for row in range(2):
-            check(self.input, self.decision, row, self.explain(row).sentence)
+            check(self.input, self.decision, row, self.explain(row))
         return decision
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core.explain.format import count, percent
+from autoscaler.core.explain.claims import NOTHING, Words, tell
+from autoscaler.core.explain.format import Told, count, listed, percent
 from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.types import Stage
 from autoscaler.core.table.columns import FloatColumn, IntColumn, or_zero
@@ -13,8 +14,8 @@ MOST_NAMED = 3
 """The sentence names at most this many workloads."""
 
 
-def words(row: TickRow, after: float) -> str:
-    """Word that some of its headroom is guaranteed, or that its base replicas come after that of others; "": neither.
+def words(row: TickRow, after: float) -> Words:
+    """Word that some of its headroom is guaranteed, or that its base replicas come after that of others.
 
     after: replicas that the pool allocates to it.
     """
@@ -24,16 +25,22 @@ def words(row: TickRow, after: float) -> str:
     can_wait = spec.can_wait(row.decision.observation.cold_start_s)
     if after < min(base[row.row], row.before(Stage.ALLOCATION)):
         if not can_wait[row.row]:
-            return ""
+            return NOTHING
         before_it = np.flatnonzero(has_some & (spec.priority > spec.priority[row.row]))
-        return f", after the guaranteed headroom of {_name(row, before_it)}" if len(before_it) else ""
+        if not len(before_it):
+            return NOTHING
+        return tell(", after the guaranteed headroom of {served_first}", served_first=_name(row, before_it))
     lacks = row.decision.stages[Stage.ALLOCATION] < np.fmin(base, row.decision.stages[Stage.SLEEP])
     paying = np.flatnonzero(in_pool & can_wait & lacks & (spec.priority < spec.priority[row.row]))
     if not has_some[row.row] or not len(paying):
-        return ""
-    share = percent(float(spec.headroom_share[row.row]))
-    own = f"of which {count(headroom[row.row])} more than its load needs"
-    return f", {own}, as {share} of the pool is guaranteed to headroom before base replicas of {_name(row, paying)}"
+        return NOTHING
+    return tell(
+        ", of which {headroom_replicas} more than its load needs, as {headroom_share} of the pool is guaranteed to "
+        "headroom before base replicas of {paying}",
+        headroom_replicas=count(headroom[row.row]),
+        headroom_share=percent(float(spec.headroom_share[row.row])),
+        paying=_name(row, paying),
+    )
 
 
 def count_headroom(row: TickRow) -> FloatColumn:
@@ -43,7 +50,5 @@ def count_headroom(row: TickRow) -> FloatColumn:
     return headroom
 
 
-def _name(row: TickRow, rows: IntColumn) -> str:
-    names = [row.inp.fleet.workloads[index].ref.label for index in rows[:MOST_NAMED].tolist()]
-    names += [f"{len(rows) - MOST_NAMED} others"] if len(rows) > MOST_NAMED else []
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _name(row: TickRow, rows: IntColumn) -> Told:
+    return listed([row.inp.fleet.workloads[index].ref.label for index in rows[:MOST_NAMED].tolist()], len(rows))

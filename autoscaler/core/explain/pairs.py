@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoscaler.core.explain.claims import NOTHING, Words, join, tell
 from autoscaler.core.explain.format import number
 from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.pairs import DECODE, PREFILL
@@ -28,15 +29,22 @@ def describe(row: TickRow) -> str:
     return f"{beside}: {counts} replicas{_ratio(row)}; {sized if larger else 'each side as its own work needs'}"
 
 
-def reason(stage: Stage, row: TickRow) -> str:
+def reason(stage: Stage, row: TickRow) -> Words:
     """Word that the other side needs more replicas here, or that its allocation leaves fewer of use, or more."""
-    other, after = _other_side(row), number(row.after(stage))
-    name, count_there = f"its {_role(other)} workload {_name(other)}", number(other.after(stage))
+    other = _other_side(row)
+    partner = tell(
+        "its {role} workload {partner} {gets} {partner_replicas}",
+        role=_role(other),
+        partner=_name(other),
+        gets=Words("needs" if stage is Stage.PAIR else "gets"),
+        partner_replicas=number(other.after(stage)),
+    )
+    after = number(row.after(stage))
     if stage is Stage.PAIR:
-        return f"{name} needs {count_there}, so the pair needs {after} here{_ratio(row)}"
+        return partner + tell(", so the pair needs {after} here{ratio}", after=after, ratio=_ratio(row))
     if row.after(stage) > row.before(stage):
-        return f"{name} gets {count_there}, which leaves GPUs for {after}"
-    return f"{name} gets {count_there}, so no more than {after} are of use here{_ratio(row)}"
+        return partner + tell(", which {leaves:leaves GPUs} for {after}", after=after)
+    return partner + tell(", so no more than {after} are of use here{ratio}", after=after, ratio=_ratio(row))
 
 
 def _is_paired(row: TickRow) -> bool:
@@ -68,10 +76,11 @@ def _why_alone(row: TickRow) -> str:
     return ""
 
 
-def _ratio(row: TickRow) -> str:
-    """Word the stated ratio of a pair; "" if none is stated."""
+def _ratio(row: TickRow) -> Words:
+    """Word the stated ratio of a pair; nothing if none is stated."""
     both = [row.row, _other_side(row).row]
     least = float(np.fmax.reduce(row.inp.spec.min_decode_per_prefill[both]))
-    most = float(np.fmin.reduce(row.inp.spec.max_decode_per_prefill[both]))
-    limits = [f"at least {least:g}"] * (least > 0) + [f"at most {max(most, least):g}"] * (most > 0)
-    return f" ({' and '.join(limits)} decode per prefill replica)" if limits else ""
+    most = max(float(np.fmin.reduce(row.inp.spec.max_decode_per_prefill[both])), least)
+    limits = [tell("at least {least_decode}", least_decode=number(least))] if least > 0 else []
+    limits += [tell("at most {most_decode}", most_decode=number(most))] if most > 0 else []
+    return tell(" ({limits} decode per prefill replica)", limits=join(" and ", limits)) if limits else NOTHING

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from autoscaler.core.explain.claims import NOTHING, Words, join, tell
 from autoscaler.core.explain.format import count, number, percent, seconds, window
 from autoscaler.core.explain.planner_lines import Figures, since
 from autoscaler.core.explain.row import TickRow
@@ -16,45 +17,51 @@ TOLERATED = 1.005
 """Misses over the error budget up to which it is called kept: percentages are printed with three digits."""
 
 
-def reason(row: TickRow) -> str:
+def reason(row: TickRow) -> Words:
     """Word the recommendation, and what was missed of the error budget."""
     known = row.figures
-    recommended = f"the planner recommends {number(known.recommended_replicas)}"
+    recommended = tell(
+        "{signal} recommends {recommended}", signal="the planner", recommended=number(known.recommended_replicas)
+    )
     if known.recommended_replicas == 0:
-        return f"{recommended} because no request is in flight"
-    load = f" for a load of {count(known.demand_replicas, 'busy replica')}"
-    idle = known.recommended_replicas - row.planned("replicas")
-    on_top = f", with {number(idle)} asleep or stuck" if idle > 0 else ""
-    because = f", {why}" if (why := _why_so_many(row)) else ""
+        return recommended + tell(" because {idle:no request is in flight}")
+    idle, why = known.recommended_replicas - row.planned("replicas"), _why_so_many(row)
+    recommended += tell(
+        " for a load of {demand}{on_top}{because}",
+        demand=count(known.demand_replicas, "busy replica"),
+        on_top=tell(", with {idle_replicas} asleep or stuck", idle_replicas=number(idle)) if idle > 0 else NOTHING,
+        because=Words(", ") + why if why else NOTHING,
+    )
     # The prediction is for the replicas of the strategy. It says nothing about fewer.
     as_predicted = row.planned("replicas") >= known.strategy_replicas
     budget = error_budget(known, _predicted(known) if as_predicted else math.nan)
-    return "; ".join(filter(None, (f"{recommended}{load}{on_top}{because}", budget)))
+    return join("; ", (recommended, budget))
 
 
-def error_budget(known: Figures, predicted: float) -> str:
+def error_budget(known: Figures, predicted: float) -> Words:
     """Word how many requests missed their objective, how many are predicted to miss, and how many may.
 
     predicted: share of requests; NaN: not known. "Within the error budget" is said where both shares are known and
-    within it. Returns "" where neither is known.
+    within it. Returns nothing where neither is known.
     """
     may, missed = known.budget_fraction, known.missed_fraction
-    in_window = f"in {window(known.window_s)}"
-    budget = f"the error budget of {percent(may)} {in_window}"
-    missed_so_far = f"{percent(missed)} of requests missed {since(known)}"
+    told = {"budget_fraction": percent(may), "budget_window_s": window(known.window_s)}
+    budget = tell("the error budget of {budget_fraction} in {budget_window_s}", **told)
+    may_miss = tell(", {budget_fraction} may in {budget_window_s}, and ", **told)
+    so_far = tell("{missed_fraction} of requests missed {since}", missed_fraction=percent(missed), since=since(known))
+    expected = tell("its strategy is predicted to miss {predicted_fraction}", predicted_fraction=percent(predicted))
     if missed > TOLERATED * may:
-        return f"{missed_so_far}, more than {budget}{_countermeasure(known)}"
+        return so_far + tell(", {missed_so_far:more than} ") + budget + _countermeasure(known)
     if predicted > TOLERATED * may:
-        over = f"its strategy is predicted to miss {percent(predicted)} of requests, more than {budget}"
-        return f"{over}, and each miss beyond it is priced into the choice of strategy"
+        over = expected + tell(" of requests, {predicted_to_miss:more than} ") + budget
+        return over + ", and each miss beyond it is priced into the choice of strategy"
     if math.isnan(missed) and math.isnan(predicted):
-        return ""
+        return NOTHING
     if math.isnan(predicted):
-        return f"{missed_so_far}, {percent(may)} may {in_window}, and nothing is predicted yet"
+        return so_far + may_miss + tell("{no_prediction:nothing is predicted yet}")
     if math.isnan(missed):
-        expected = f"its strategy is predicted to miss {percent(predicted)} of requests"
-        return f"{expected}, {percent(may)} may {in_window}, and no real misses are known yet"
-    return f"{missed_so_far} and its strategy is predicted to miss {percent(predicted)}, within {budget}"
+        return expected + " of requests" + may_miss + tell("{none_counted:no real misses are known yet}")
+    return so_far + " and " + expected + tell(", {both:within} ") + budget
 
 
 def _predicted(known: Figures) -> float:
@@ -65,73 +72,96 @@ def _predicted(known: Figures) -> float:
     return known.shadow_missed_fraction + max(known.unavoidable_fraction, 0.0)
 
 
-def _countermeasure(known: Figures) -> str:
+def _countermeasure(known: Figures) -> Words:
     """Word what the planner does about misses beyond the error budget."""
     anyway, allowed = max(known.unavoidable_fraction, 0.0), known.allowed_fraction
     if anyway > known.budget_fraction:
-        return f", and {percent(anyway)} miss at any number of replicas"
+        return tell(", and {unavoidable_fraction} miss at any number of replicas", unavoidable_fraction=percent(anyway))
     if math.isnan(allowed):
-        return ""
+        return NOTHING
     allows = "so it now allows" if allowed + anyway < known.budget_fraction else "and it still allows"
-    return f", {allows} {percent(allowed + anyway)}"
+    return tell(", {allows} {allowed_fraction}", allows=allows, allowed_fraction=percent(allowed + anyway))
 
 
-def _why_so_many(row: TickRow) -> str:
-    """Word why the planner recommends another count than the load alone would take; "" where nothing else counts."""
+def _why_so_many(row: TickRow) -> Words:
+    """Word why the planner recommends another count than the load alone would take; nothing: nothing else counts."""
     known, replicas = row.figures, row.planned("replicas")
     load, least, most = max(known.demand_replicas, 0.0), max(row.spec("min_replicas"), 1.0), row.spec("max_replicas")
     if replicas > known.strategy_replicas:
-        return "because no replica is removed while requests wait too long"
+        return tell("{too_late:because no replica is removed while requests wait too long}")
     if replicas < known.strategy_replicas:
-        alone = f"the strategy alone would recommend {number(known.strategy_replicas)}"
-        return f"because no more headroom is added in the first hours of steady traffic ({alone})"
+        return tell(
+            "because no more headroom is added in the first hours of steady traffic "
+            "(the strategy alone would recommend {strategy_replicas})",
+            strategy_replicas=number(known.strategy_replicas),
+        )
     with_headroom = load * (1 + known.margin_fraction) + known.margin_roots * math.sqrt(load)
     with_headroom, enough = (count_carrying(np.array([with_headroom, load])) - ROUNDING_TOLERANCE).tolist()
     if most <= replicas < with_headroom:
-        return "the maximum"
+        return tell("{most:the maximum}")
     if replicas < load:
-        return f"because the load average over {seconds(known.average_s)} is lower"
+        return tell("because the load average over {lower_over_s} is lower", lower_over_s=seconds(known.average_s))
     if not replicas - 1 >= with_headroom:
-        return _headroom(known) if replicas - 1 >= enough else ""
+        return _headroom(known) if replicas - 1 >= enough else NOTHING
     if replicas <= least:
-        return "the minimum" if least > 1 else ""
+        return tell("{least:the minimum}") if least > 1 else NOTHING
     if replicas <= known.constant_replicas:
         return _constant_count(row, replicas)
-    if season := _season(row):
-        return season
+    return _season(row) or _peak(row, replicas)
+
+
+def _peak(row: TickRow, replicas: float) -> Words:
+    """Word for how long a peak or the initial fleet is held."""
+    known = row.figures
     if known.peak_expires_in_s >= 0:
-        return f"because a peak is held for {seconds(known.peak_expires_in_s)} more, in case the load returns"
+        return tell(
+            "because a peak is held for {peak_expires_in_s} more, in case the load returns",
+            peak_expires_in_s=seconds(known.peak_expires_in_s),
+        )
     if known.observed_s < known.warm_up_s and replicas <= row.planned("initial_fleet"):
-        left = seconds(known.warm_up_s - known.observed_s)
-        return f"because the initial fleet is kept for {left} more, until the load is known"
-    peak = f"because the load average over {seconds(known.average_s)} has just peaked"
-    return f"{peak}, and peaks are held for {count(known.hold_cold_starts, 'cold start')}"
+        return tell(
+            "because the initial fleet is kept for {warm_up_left_s} more, until the load is known",
+            warm_up_left_s=seconds(known.warm_up_s - known.observed_s),
+        )
+    return tell(
+        "because the load average over {peaked_over_s} has just peaked, and peaks are held for {hold_cold_starts}",
+        peaked_over_s=seconds(known.average_s),
+        hold_cold_starts=count(known.hold_cold_starts, "cold start"),
+    )
 
 
-def _constant_count(row: TickRow, replicas: float) -> str:
+def _constant_count(row: TickRow, replicas: float) -> Words:
     """Word that a constant count is the cheapest, and which surges it is kept for."""
     constant, surges, kept_s = row.figures.constant_replicas, row.planned("surges"), row.planned("surge_counts_s")
     is_cut = replicas >= row.spec("max_replicas") and replicas < constant
-    many = f"{number(constant)}, more than the maximum," if is_cut else number(replicas)
-    kept = f" (the only surge counts for {seconds(kept_s)} more)" if kept_s > 0 else ""
-    kept = f" ({number(surges)} surges count)" if surges > 1 else kept
-    return f"because a constant count of {many} is the cheapest now, misses included{kept}"
+    kept = tell(" (the only surge counts for {surge_counts_s} more)", surge_counts_s=seconds(kept_s))
+    several = tell(" ({surges} surges count)", surges=number(surges))
+    return tell(
+        "because a constant count of {constant_replicas}{beyond} is the cheapest now, misses included{kept}",
+        constant_replicas=number(constant if is_cut else replicas),
+        beyond=tell("{beyond:, more than the maximum,}") if is_cut else NOTHING,
+        kept=several if surges > 1 else kept if kept_s > 0 else NOTHING,
+    )
 
 
-def _season(row: TickRow) -> str:
-    """Word the load of a day or a week ago, if it alone takes as many replicas; "" if not."""
+def _season(row: TickRow) -> Words:
+    """Word the load of a day or a week ago, if it alone takes as many replicas; nothing if not."""
     strategy, replicas = int(row.planned("strategy")), row.planned("replicas")
     day_ago, week_ago = row.planned("day_ago_load"), row.planned("week_ago_load")
     load = float(np.fmax(day_ago, week_ago))
     enough_for = float(find_highest_load(np.array([strategy]), np.array([replicas - 1]))[0])
     if not (IS_SEASONAL[strategy] and load > enough_for):
-        return ""
-    ago = "a day ago" if day_ago >= load else "a week ago"
-    return f"because the load was {count(load, 'busy replica')} around this time {ago}"
+        return NOTHING
+    return tell(
+        "because the load was {seasonal_load} around this time {ago} ago",
+        seasonal_load=count(load, "busy replica"),
+        ago="a day" if day_ago >= load else "a week",
+    )
 
 
-def _headroom(known: Figures) -> str:
+def _headroom(known: Figures) -> Words:
     if known.margin_fraction > 0:
-        return f"because its headroom is {percent(known.margin_fraction)}"
-    roots = f"because its headroom is {number(known.margin_roots)} times the square root of the load"
-    return roots if known.margin_roots > 0 else ""
+        return tell("because its headroom is {margin_fraction}", margin_fraction=percent(known.margin_fraction))
+    roots = number(known.margin_roots)
+    times = tell("because its headroom is {margin_roots} times the square root of the load", margin_roots=roots)
+    return times if known.margin_roots > 0 else NOTHING

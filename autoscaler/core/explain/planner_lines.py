@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.explain.claims import Words, tell
 from autoscaler.core.explain.format import count, number, percent, seconds, window
 from autoscaler.core.measure.replica_speed import MIN_BUSY_S
 from autoscaler.core.measure.step_time import MIN_READINGS
@@ -262,13 +263,13 @@ def _budget(known: Figures, inp: TickInput, decision: Decision, row: int) -> str
     return f"{budget}, {percent(known.missed_fraction)} missed {since(known)}{used}{always}"
 
 
-def since(known: Figures) -> str:
+def since(known: Figures) -> Words:
     """Word the time in which requests missed: all that is known, or about the window of the error budget."""
     if not known.observed_s > 0:
-        return "so far"
+        return tell("{so_far:so far}")
     if known.observed_s < known.window_s:
-        return f"in {seconds(known.observed_s)} of traffic"
-    return f"in about {window(known.window_s)}"
+        return tell("in {observed_s} of traffic", observed_s=seconds(known.observed_s))
+    return tell("in about {seen_window_s}", seen_window_s=window(known.window_s))
 
 
 def _replica(known: Figures) -> str:

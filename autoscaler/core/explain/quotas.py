@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.explain.format import number, seconds
+from autoscaler.core.explain.claims import NOTHING, Words, tell
+from autoscaler.core.explain.format import Told, listed, number, seconds
 from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.types import Stage
@@ -52,8 +52,8 @@ class _Use(NamedTuple):
 class QuotaLimit(NamedTuple):
     """A quota that has no GPUs for one more replica, in words."""
 
-    name: str
-    why: str  # what is not lent, and what goes back to whom; "" or with a comma in front
+    name: Words
+    why: Words  # what is not lent, and what goes back to whom; nothing, or with a comma in front
 
 
 def limit(row: TickRow) -> QuotaLimit | None:
@@ -71,16 +71,25 @@ def limit(row: TickRow) -> QuotaLimit | None:
 def _limit(row: TickRow, quotas: Quotas, by_borrowing: bool) -> QuotaLimit:
     use = _use(row, quotas)
     resource = quotas.quotas[use.own[0]].resource
-    cohorts = _list([f"cohort {name}" for name in use.cohorts if name])
-    borrowed = f" with {number(use.borrowed)} borrowed from {cohorts}" if cohorts and use.borrowed > 0 else ""
-    others = f", {number(use.others)} of them for pods of others" if use.others > 0 else ""
-    why = f", {cohorts} lends no more" if cohorts else ""
+    cohorts = listed([f"cohort {name}" for name in use.cohorts if name])
+    lent = tell(" with {borrowed_gpus} borrowed from {lender}", borrowed_gpus=number(use.borrowed), lender=cohorts)
+    others = tell(", {others_gpus} of them for pods of others", others_gpus=number(use.others))
+    why = tell(", {full_cohort} lends no more", full_cohort=cohorts) if cohorts else NOTHING
     if by_borrowing:
-        why = f", no more than {number(float(np.fmax(quotas.borrowing_limit[use.own], 0.0).sum()))} may be borrowed"
+        most = float(np.fmax(quotas.borrowing_limit[use.own], 0.0).sum())
+        why = tell(", no more than {borrowing_limit} may be borrowed", borrowing_limit=number(most))
     takers = _sources(quotas, _grows(row, quotas, use.own)) if use.given_back > 0 else ""
-    back = f", {number(use.given_back)} go back to {takers}" if takers else ""
-    name = f"the quota of {number(use.nominal)} {resource} ({_sources(quotas, use.own)}{others}){borrowed}"
-    return QuotaLimit(name, why + back)
+    if takers:
+        why += tell(", {given_back_gpus} go back to {takers}", given_back_gpus=number(use.given_back), takers=takers)
+    name = tell(
+        "the quota of {nominal_gpus} {resource} ({quota}{others}){borrowed}",
+        nominal_gpus=number(use.nominal),
+        resource=resource,
+        quota=_sources(quotas, use.own),
+        others=others if use.others > 0 else NOTHING,
+        borrowed=lent if cohorts and use.borrowed > 0 else NOTHING,
+    )
+    return QuotaLimit(name, why)
 
 
 def count_allocated(row: TickRow) -> FloatColumn:
@@ -90,15 +99,15 @@ def count_allocated(row: TickRow) -> FloatColumn:
     return np.asarray(np.where(is_cut, stages[Stage.ALLOCATION], stages[Stage.OWNER]))
 
 
-def comes_back(row: TickRow) -> str:
-    """Word which GPUs come back while replicas wait for their quota, and until when; "" if none waits."""
+def comes_back(row: TickRow) -> Words:
+    """Word which GPUs come back while replicas wait for their quota, and until when; nothing if none waits."""
     fleet, observed = row.inp.fleet, row.decision.observation
     waiting = np.fmax(or_zero(row.decision.replicas) - observed.ready - observed.asleep - observed.starting, 0.0)
     waiting = np.where(np.arange(len(waiting)) == row.row, waiting, 0.0)
     if not has_full_quota(fleet, waiting > 0)[row.row]:
-        return ""
+        return NOTHING
     leaving = observed.terminating + np.fmax(fleet.replicas - or_zero(row.decision.replicas), 0.0)
-    needed, parts = float(_gpus(row, waiting)[row.row]), []
+    needed = float(_gpus(row, waiting)[row.row])
     for quotas in fleet.quotas:
         lends = _of_cohort(quotas, row) & (leaving > 0) & (np.arange(len(leaving)) != row.row)
         gpus = float(_gpus(row, leaving)[lends].sum())
@@ -106,9 +115,13 @@ def comes_back(row: TickRow) -> str:
             continue
         sources = _sources(quotas, np.flatnonzero(quotas.charged[find_tenants(quotas)[lends]].any(axis=0)))
         drain_s = float(fleet.drain_s[lends].max()) if fleet.drain_s is not None else math.nan
-        until = f" within {seconds(drain_s)}" if drain_s > 0 else ""
-        parts.append(f"{number(min(gpus, needed))} GPUs come back from {sources}{until} as replicas there drain")
-    return parts[0] if parts else ""
+        return tell(
+            "{returning_gpus} GPUs come back from {lenders}{until} as replicas there drain",
+            returning_gpus=number(min(gpus, needed)),
+            lenders=sources,
+            until=tell(" within {drain_s}", drain_s=seconds(drain_s)) if drain_s > 0 else NOTHING,
+        )
+    return NOTHING
 
 
 def not_limited(row: TickRow) -> str:
@@ -120,7 +133,7 @@ def not_limited(row: TickRow) -> str:
         for quotas in row.inp.fleet.quotas
         if (tenant := find_tenants(quotas)[row.row]) >= 0
     ]
-    return f"{_list(sources)} cannot limit it, because the GPUs of a replica are unknown" if sources else ""
+    return f"{listed(sources)} cannot limit it, because the GPUs of a replica are unknown" if sources else ""
 
 
 def _use(row: TickRow, quotas: Quotas) -> _Use:
@@ -160,10 +173,6 @@ def _gpus(row: TickRow, replicas: FloatColumn) -> FloatColumn:
     return or_zero(replicas) * np.where(np.isfinite(each), each, 0.0)
 
 
-def _sources(quotas: Quotas, rows: IntColumn) -> str:
-    named = [f"{quota.source} {quota.flavor}".rstrip() for quota in (quotas.quotas[place] for place in rows.tolist())]
-    return _list([*named[:MOST_NAMED], *([f"{len(named) - MOST_NAMED} others"] if len(named) > MOST_NAMED else [])])
-
-
-def _list(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+def _sources(quotas: Quotas, rows: IntColumn) -> Told:
+    named = [quotas.quotas[index] for index in rows[:MOST_NAMED].tolist()]
+    return listed([f"{quota.source} {quota.flavor}".rstrip() for quota in named], len(rows))

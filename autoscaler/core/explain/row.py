@@ -24,6 +24,8 @@ class TickRow:
     def __init__(self, inp: TickInput, decision: Decision, row: int) -> None:
         self.inp, self.decision, self.row = inp, decision, row
         self.figures = planner_lines.read(inp, decision, row)
+        counts = np.append(self.observed("replicas"), decision.stages[:, row])
+        self._changed = is_changed(counts[:-1], counts[1:]).tolist()
 
     def observed(self, column: str) -> float:
         return float(getattr(self.decision.observation, column)[self.row])
@@ -75,4 +77,4 @@ class TickRow:
         return float(self.decision.stages[stage - 1, self.row]) if stage else self.observed("replicas")
 
     def changed(self, stage: Stage) -> bool:
-        return bool(is_changed(np.array(self.before(stage)), np.array(self.after(stage))))
+        return bool(self._changed[stage])

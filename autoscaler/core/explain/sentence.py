@@ -14,7 +14,8 @@ import numpy as np
 
 from autoscaler.core.explain import diagnosis, pairs, planner_lines, pods, signals, stages, weights
 from autoscaler.core.explain.chain import NextNeed, next_need
-from autoscaler.core.explain.format import count, seconds
+from autoscaler.core.explain.claims import NOTHING, Words, join, tell
+from autoscaler.core.explain.format import count, number, seconds
 from autoscaler.core.explain.row import TickRow, is_changed
 from autoscaler.core.explain.starts import NextStart, next_start
 from autoscaler.core.explain.warnings import warnings
@@ -38,6 +39,7 @@ class SentenceStep:
     stage: str  # published name of the Stage
     replicas: float  # NaN: nothing known
     reason: str  # "" where the stage changed nothing
+    words: Words = NOTHING  # the reason with its claims
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Explanation:
     start: NextStart | None = None  # the start that the next replica would have, and those under way
     weights: str = ""  # which nodes hold those of its model, without a full stop; "": their source is not known
     chain: NextNeed | None = None  # the next window or rise, and what begins when for it; None: there is none soon
+    words: Words = NOTHING  # the sentence with its claims
 
 
 def explain(
@@ -82,12 +85,15 @@ def explain(
     """
     data = TickRow(inp, decision, row)
     signal = strongest_signal(decision, row)
+    reasons = [stages.reason(stage, data) if data.changed(stage) else NOTHING for stage in Stage]
     steps = tuple(
-        SentenceStep(stage.published, data.after(stage), stages.reason(stage, data) if data.changed(stage) else "")
-        for stage in Stage
+        SentenceStep(stage.published, data.after(stage), str(words), words)
+        for stage, words in zip(Stage, reasons, strict=True)
     )
     changing = [step.stage for step in steps if step.reason and step.stage != Stage.DEMAND.published]
     desired, current = int(decision.replicas[row]), int(inp.fleet.present_replicas[row])
+    age = _age(data, signal) if with_age else NOTHING
+    words = _sentence(data, signal, reasons, current, desired, problems.get(row, ""), leading, age)
     return Explanation(
         workload=str(inp.fleet.workloads[row].ref),
         policy=policies[row],
@@ -102,21 +108,13 @@ def explain(
         forecast=planner_lines.lines(data.figures, inp, decision, row),
         gpus=diagnosis.describe(data),
         inputs=_inputs(data),
-        sentence=_sentence(
-            data,
-            signal,
-            steps,
-            current,
-            desired,
-            problems.get(row, ""),
-            leading,
-            _age(data, signal) if with_age else "",
-        ),
+        sentence=str(words),
         warnings=warnings(data),
         pair=pairs.describe(data),
         start=next_start(data),
         weights=weights.describe(data),
         chain=next_need(data),
+        words=words,
     )
 
 
@@ -145,61 +143,76 @@ def _inputs(row: TickRow) -> dict[str, float]:
 def _sentence(
     row: TickRow,
     signal: Signal | None,
-    steps: tuple[SentenceStep, ...],
+    stage_reasons: list[Words],
     current: int,
     desired: int,
     problem: str,
     leading: bool,
-    age: str,
-) -> str:
+    age: Words,
+) -> Words:
     keeps, scales = ("Keeps", "Scales") if leading else (f"{FOLLOWER} It would keep", f"{FOLLOWER} It would scale")
-    direction = "up" if desired > current else "down"
-    change = f"{keeps} " if desired == current else f"{scales} {direction} from {current} to "
+    told = {"verb": keeps if desired == current else scales, "desired": count(desired), "current": number(current)}
+    told |= {"direction": "up" if desired > current else "down"}
+    change = tell(
+        "{verb} {desired}: " if desired == current else "{verb} {direction} from {current} to {desired}: ", **told
+    )
     if row.recommender is Recommender.NO_POLICY:
-        owner = f"; {steps[Stage.OWNER].reason}" if desired != current else ""
-        return f"{change}{count(desired)}: {problem or 'no valid policy is in force for it'}{owner}."
+        why = tell("{problem}", problem=problem or "no valid policy is in force for it")
+        return change + join("; ", (why, stage_reasons[Stage.OWNER] if desired != current else NOTHING)) + "."
     reasons = [
-        signals.reason(signal, row) if signal is not None else "",
-        _idle(row) if desired == 0 < current and row.after(Stage.IDLE) == 0 else "",
-        *(step.reason for step in steps[1:]),
+        signals.reason(signal, row) if signal is not None else NOTHING,
+        _idle(row) if desired == 0 < current and row.after(Stage.IDLE) == 0 else NOTHING,
+        *stage_reasons[1:],
         _reset(row, current, desired),
         _held(row),
         *pods.reasons(row),
     ]
-    but = f" But {problem}." if problem else ""
-    return f"{change}{count(desired)}: " + "; ".join(filter(None, reasons)) + f"{age}.{but}"
+    but = tell(" But {problem}.", problem=problem) if problem else NOTHING
+    return change + join("; ", reasons) + age + "." + but
 
 
-def _idle(row: TickRow) -> str:
-    """Word why the workload goes to zero; "" where the idle stage itself does."""
+def _idle(row: TickRow) -> Words:
+    """Word why the workload goes to zero; nothing where the idle stage itself does."""
     if row.changed(Stage.IDLE):
-        return ""
+        return NOTHING
     work = "no request waited at the gateway" if row.observed("ready") == 0 else "there was no work"
     allowed = "the shortest that the error budget allows" if math.isinf(row.spec("idle_after_s")) else "of the policy"
-    return f"{work} for {seconds(row.idle_after_s)}, the idle timeout {allowed}"
+    return tell(
+        "{no_work} for {idle_after_s}, the idle timeout {whose}",
+        no_work=work,
+        idle_after_s=seconds(row.idle_after_s),
+        whose=allowed,
+    )
 
 
-def _reset(row: TickRow, current: int, desired: int) -> str:
-    """Word that a tool has reset the count with its manifest, and that the former one is in force; "": none has."""
+def _reset(row: TickRow, current: int, desired: int) -> Words:
+    """Word that a tool has reset the count with its manifest, and that the former one is in force, where one has."""
     foreign = row.inp.fleet.foreign
     if foreign is None or math.isnan(foreign.reset_to[row.row]):
-        return ""
+        return NOTHING
     by = foreign.reset_by[row.row] or "an update that left the count out"
-    undone = ", which is undone" if desired > current else ""
-    return f"{by} reset the count from {row.observed('replicas'):g} to {current} with its manifest{undone}"
+    return tell(
+        "{reset_by} reset the count from {reset_from} to {reset_to} with its manifest{undone}",
+        reset_by=by,
+        reset_from=number(row.observed("replicas")),
+        reset_to=number(current),
+        undone=tell("{undone:, which is undone}") if desired > current else NOTHING,
+    )
 
 
-def _held(row: TickRow) -> str:
-    """Word who has set the count for a while, where the decision is the same count; "": nobody."""
+def _held(row: TickRow) -> Words:
+    """Word who has set the count for a while, where the decision is the same count; nothing: nobody."""
     foreign, owner = row.inp.fleet.foreign, row.inp.fleet.other_owner[row.row]
     if not owner or foreign is None or math.isnan(foreign.owned_until_s[row.row]) or row.changed(Stage.OWNER):
-        return ""
-    return f"{owner} holds it{stages.owned_for(row)}"
+        return NOTHING
+    return tell("{holder} holds it", holder=owner) + stages.owned_for(row)
 
 
-def _age(row: TickRow, signal: Signal | None) -> str:
+def _age(row: TickRow, signal: Signal | None) -> Words:
     """Word the age of the oldest engine metrics behind the count; the planner's may be older than the last scrape."""
     age_s = row.observed("age_s")
     if signal is Signal.PLANNER:
         age_s = float(np.fmax(age_s, row.inp.now_s - float(row.decision.plan.last_updated_s[row.row])))
-    return "" if math.isnan(age_s) else f" (metrics up to {seconds(max(age_s, 0.0))} old)"
+    if math.isnan(age_s):
+        return NOTHING
+    return tell(" (metrics up to {metrics_age_s} old)", metrics_age_s=seconds(max(age_s, 0.0)))

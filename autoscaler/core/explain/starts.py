@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.explain.format import seconds
+from autoscaler.core.explain.claims import NOTHING, Words, tell
+from autoscaler.core.explain.format import Told, seconds
 from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.phases import NOT_STARTING, Phase, Starts
 from autoscaler.core.model.weights import PodCache
@@ -83,21 +84,26 @@ def next_start(row: TickRow) -> NextStart:
     )
 
 
-def takes(row: TickRow) -> str:
+def takes(row: TickRow) -> Words:
     """Word how long a new replica takes: that it is assumed, until a start was seen."""
     verb = "takes" if row.decision.starts.seen[row.row] > 0 else "is assumed to take"
-    return f"{verb} {seconds(row.observed('cold_start_s'))}"
+    return tell("{takes} {cold_start_s}", takes=verb, cold_start_s=seconds(row.observed("cold_start_s")))
 
 
-def late_words(row: TickRow) -> str:
-    """Word what the pod does that is late for the longest; "": none is late by its phase."""
+def late_words(row: TickRow) -> Words:
+    """Word what the pod does that is late for the longest; nothing: none is late by its phase."""
     starts = row.decision.starts
     late = np.flatnonzero(starts.pod_late & (row.inp.fleet.pod_workload == row.row))
     if not len(late):
-        return ""
+        return NOTHING
     pod = late[np.argmax(starts.pod_phase_s[late])]
-    since, usual = seconds(float(starts.pod_phase_s[pod])), seconds(float(starts.pod_usual_s[pod]))
-    return f"{_DOING[Phase(int(starts.pod_phase[pod]))]} for {since}, usually {usual}"
+    phase = Phase(int(starts.pod_phase[pod]))
+    return tell(
+        "{stuck_phase} for {stuck_phase_s}, usually {usual_phase_s}",
+        stuck_phase=Told(_DOING[phase], phase.published),
+        stuck_phase_s=seconds(float(starts.pod_phase_s[pod])),
+        usual_phase_s=seconds(float(starts.pod_usual_s[pod])),
+    )
 
 
 def _quantiles(p50_s: np.ndarray, p90_s: np.ndarray, slot: int, row: int) -> StartQuantiles:

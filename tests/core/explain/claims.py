@@ -1,7 +1,7 @@
-"""Check each claim of a sentence against the columns of its decision, by a reading of its own.
+"""Compare each claim of a sentence with the columns of its decision, by a reading of its own.
 
-A grammar takes the sentence apart. Each clause must match one pattern, whose check compares every number and reason in
-it with the input and the decision. Nothing of `autoscaler.core.explain` is used.
+A claim has a name and a value. The value must be that of the only column with this name, or that of `VALUES`; words
+without a value must hold by `WHEN`. Which claims are due, and that they fit together, is checked by signal and stage.
 """
 
 from __future__ import annotations
@@ -9,53 +9,63 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from autoscaler.core.explain.claims import SentenceClaim, Words
+from autoscaler.core.explain.format import ListedNames
+from autoscaler.core.explain.sentence import Explanation
 from autoscaler.core.model.fleet import PendingCause
+from autoscaler.core.model.phases import Phase
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
 from autoscaler.core.planner.strategies import CONSTANT_COUNTS, IS_SEASONAL, STRATEGIES, Strategy
 from autoscaler.core.table.columns import FloatColumn
 from tests.core.planner.planned import PEAK_STRATEGIES
 
-NUMBER = r"(-?\d+(?:\.\d+)?)"
-TIME = r"(\d+(?:\.\d+)? (?:ms|s|min|h))"
-SHARE = r"(\d+(?:\.\d+)?)%"
-SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
+SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}
 ROUNDING = 0.02  # of a replica, in the planner
-FOLLOWER = "This replica of the daemon does not hold the lease and does not act. It would "
-PENDING = {
-    "pending (unschedulable)": PendingCause.UNSCHEDULABLE,
-    "pending (unschedulable, and the cluster autoscaler creates no node)": PendingCause.NO_NODE,
-    "queued (waiting for admission)": PendingCause.QUEUED,
-    "queued (scheduling gate)": PendingCause.SCHEDULING_GATED,
-    "crashing (image cannot be pulled)": PendingCause.IMAGE_PULL,
-    "crashing (container configuration is invalid)": PendingCause.CONFIG_ERROR,
-    "crashing (crash loop)": PendingCause.CRASH_LOOP,
-    "crashing (out of memory)": PendingCause.OUT_OF_MEMORY,
-    "crashing (pods before them ended before they were ready)": PendingCause.LOST_STARTS,
-    "pending (no scheduler has placed them)": PendingCause.NOT_SCHEDULED,
+PRE_WARM_STAGES = (Stage.TOLERANCE, Stage.STABILIZATION, Stage.RATE_LIMIT)
+"""Stages that a pre-warm schedule passes."""
+
+SUBJECTS = {
+    Signal.CONCURRENCY: ("concurrency", "requests", "concurrency"),
+    Signal.PREFILL: ("the prefill rate", "tokens/s", "prefill_tokens_per_s"),
+    Signal.DECODE: ("the decode rate", "tokens/s", "decode_tokens_per_s"),
+    Signal.KV_CACHE: ("the KV cache", "", ""),
+    Signal.TTFT: ("TTFT", "", ""),
+    Signal.ITL: ("ITL", "", ""),
+    Signal.REJECTIONS: ("the rejection rate", "", ""),
+    Signal.SCHEDULE: ("the pre-warm schedule", "", ""),
+    Signal.PLANNER: ("the planner", "", ""),
+    Signal.WAKE: ("wake-up", "", ""),
 }
-IMPOSSIBLE = "impossible to schedule (more than the nodes can hold)"
-STUCK_STARTING = "stuck starting (for longer than any cold start)"
+"""Subject of the sentence, unit of a replica's capacity and its column, by signal."""
 
+RATES = {Signal.PREFILL: ("prompt_tokens_per_s", "prompt"), Signal.DECODE: ("generation_tokens_per_s", "generated")}
+WEIGHED = (Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT)
 
-NO_RATE = "none of their replicas is known to generate tokens"
-TAKES = f"(takes|is assumed to take) {TIME}"
+CHECKED_TOGETHER = {"verb", "problem", "absent_pods", "cause", "paying", "served_first", "pools", "shared_gpus"}
+"""Claims that are compared with others of their clause."""
+
+Value = float | str | ListedNames
+Said = dict[str, Value]  # values of claims by name
 
 
 class Row(NamedTuple):
-    """One workload of one tick."""
+    """One workload of one tick, where a stage or, with DEMAND, all else is told."""
 
     inp: TickInput
     decision: Decision
     row: int
+    at: Stage = Stage.DEMAND
 
-    def seen(self, name: str) -> float:
-        return float(getattr(self.decision.observation, name)[self.row])
+    def __getattr__(self, name: str) -> float:
+        """Read a column: of the observation, else of the decision, else of the planner, else of the policy."""
+        tables = (self.decision.observation, self.decision, self.decision.plan, self.inp.spec)
+        return float(next(getattr(table, name) for table in tables if hasattr(table, name))[self.row])
 
     def spec(self, name: str) -> float:
         return float(getattr(self.inp.spec, name)[self.row])
@@ -63,392 +73,256 @@ class Row(NamedTuple):
     def capacity(self, name: str) -> float:
         return float(getattr(self.decision.capacity, name)[self.row])
 
-    def plan(self, name: str) -> float:
-        return float(getattr(self.decision.plan, name)[self.row])
-
     def recommended(self, signal: Signal) -> float:
         return float(self.decision.recommendations[signal, self.row])
 
     def stage(self, stage: int) -> float:
         return float(self.decision.stages[stage, self.row])
 
+    def count_pods(self, pods: np.ndarray) -> float:
+        return float(np.sum((self.inp.fleet.pod_workload == self.row) & pods))
+
+    @property
+    def desired(self) -> float:
+        return float(self.decision.replicas[self.row])
+
+    @property
+    def planned(self) -> float:
+        return float(self.decision.plan.replicas[self.row])
+
     @property
     def budget(self) -> float:
-        return 1 - self.spec("attainment")
+        return 1 - self.attainment
 
     @property
-    def words(self) -> str:
-        return self.inp.fleet.obstacles.messages[self.row]
+    def strategy_number(self) -> int:
+        return int(self.decision.plan.strategy[self.row])
 
+    @property
+    def strategy(self) -> Strategy:
+        return STRATEGIES[self.strategy_number]
 
-def same(text: str, value: float) -> None:
-    """Assert that a number with three digits stands for a value."""
-    rounding = max(0.0051 * abs(value), 0.51 if abs(value) >= 100 else 0.0, 1.01e-4)
-    assert abs(float(text) - value) <= rounding, f"the sentence says {text}, the column {value}"
+    @property
+    def signal(self) -> Signal | None:
+        known = {signal: self.recommended(signal) for signal in Signal if not math.isnan(self.recommended(signal))}
+        return max(known, key=lambda signal: known[signal]) if known else None
 
-
-def same_time(text: str, value: float) -> None:
-    number, unit = text.split()
-    same(number, value / SECONDS[unit])
-
-
-def same_share(text: str, value: float) -> None:
-    same(text, 100 * value)
-
-
-def whole(value: float) -> float:
-    return math.ceil(value - 1e-6) if math.isfinite(value) else value
-
-
-def changed(row: Row, stage: Stage) -> bool:
-    before, after = whole(row.stage(stage - 1)), whole(row.stage(stage))
-    return before != after and not (math.isnan(before) and math.isnan(after))
+    @property
+    def partner(self) -> Row:
+        return self._replace(row=int(self.inp.pairs.partner[self.row]))
 
 
 def or_zero(value: float) -> float:
     return 0.0 if math.isnan(value) else value
 
 
-PRE_WARM = "pre-warm"
-PRE_WARM_STAGES = (Stage.TOLERANCE, Stage.STABILIZATION, Stage.RATE_LIMIT)
-"""Stages that a pre-warm schedule passes."""
-
-SIGNALS = (
-    "concurrency",
-    "no_concurrency",
-    "token_rate",
-    "kv_cache",
-    "latency",
-    "rejections",
-    "schedule",
-    "wake",
-    "stand_in",
-    "planner",
-    "planner_idle",
-)
-"""Kinds of clauses that name the strongest signal."""
-
-Acting = Stage | str | None
-Check = Callable[[Row, "re.Match[str]"], None]
-PATTERNS: list[tuple[str, re.Pattern[str], Check, Acting]] = []
-
-
-def clause(pattern: str, stage: Acting = None) -> Callable[[Check], Check]:
-    """Register the check of each clause that the pattern matches. stage: the one that the clause says acted."""
-
-    def register(check: Check) -> Check:
-        PATTERNS.append((check.__name__, re.compile(pattern), check, stage))
-        return check
-
-    return register
-
-
-def check(inp: TickInput, decision: Decision, at: int, sentence: str, leading: bool = True) -> Counter[str]:
-    """Assert that every claim of a sentence holds. Returns which kinds of clauses it has."""
-    row, kinds = Row(inp, decision, at), Counter[str]()
-    if not leading:
-        assert sentence.startswith(FOLLOWER)
-        sentence = re.sub("^(keep|scale)", lambda verb: verb[0].capitalize() + "s", sentence.removeprefix(FOLLOWER))
-    match = re.fullmatch(
-        rf"(?:(?P<kept>Keeps)|Scales (?P<way>up|down) from (?P<before>\d+) to) (?P<after>\d+) replicas?: "
-        rf"(?P<reasons>.*?)(?: \(metrics up to (?P<age>{TIME[1:-1]}) old\))?\.(?: But (?P<problem>.*)\.)?",
-        sentence,
+def changed(row: Row, stage: Stage) -> bool:
+    before, after = (
+        math.ceil(value - 1e-6) if math.isfinite(value) else value for value in (row.stage(stage - 1), row.stage(stage))
     )
-    assert match, f"no such sentence: {sentence}"
-    current, desired = float(inp.fleet.present_replicas[at]), float(decision.replicas[at])
-    assert float(match["after"]) == desired
-    assert bool(match["kept"]) == (desired == current)
-    if match["before"]:
-        assert float(match["before"]) == current
-        assert match["way"] == ("up" if desired > current else "down")
-    if math.isnan(row.spec("max_replicas")):
+    return before != after and not (math.isnan(before) and math.isnan(after))
+
+
+def check(inp: TickInput, decision: Decision, at: int, explanation: Explanation, leading: bool = True) -> Counter[str]:
+    """Assert that every claim of an explanation holds. Returns the names of its claims."""
+    row, words = Row(inp, decision, at), explanation.words
+    assert str(words) == explanation.sentence
+    _all_numbers_are_claims(words)
+    follower = "This replica of the daemon does not hold the lease and does not act. It would "
+    verb = "keep" if decision.replicas[at] == inp.fleet.present_replicas[at] else "scale"
+    assert words.claims[0] == SentenceClaim("verb", *2 * (f"{verb.title()}s" if leading else follower + verb,))
+    if math.isnan(row.max_replicas):
         assert decision.recommender[at] == Recommender.NO_POLICY
         return Counter({"no policy": 1})
-    _age(row, match["age"])
-    stages: list[Acting] = []
-    reasons = match["reasons"].split("; ") if match["reasons"] else []
-    reasons[:1] = [_without_overruled(row, reason) for reason in reasons[:1]]
-    for reason in reasons:
-        found = [(*one, hit) for one in PATTERNS if (hit := one[1].fullmatch(reason))]
-        assert len(found) == 1, f"{len(found)} patterns match: {reason!r} of {sentence!r}"
-        name, _, test, stage, hit = found[0]
-        test(row, hit)
-        kinds[name] += 1
-        if name in ("refused", "hpa_refused") and changed(row, Stage.OWNER):
-            stage = Stage.OWNER
-        stages += [stage] if stage is not None else []
-    expected = [stage for stage in Stage if stage and changed(row, stage)]
-    assert len(stages) == len(expected), f"the stages of {sentence!r}"
-    for said, did in zip(stages, expected, strict=True):
-        assert said is did or (said is PRE_WARM and did in PRE_WARM_STAGES), f"the stages of {sentence!r}"
-    spoke = [signal for signal in Signal if not math.isnan(row.recommended(signal))]
-    assert sum(kinds[name] for name in SIGNALS) == bool(spoke), f"the signal of {sentence!r}"
-    _complete(row, kinds)
-    return kinds
+    told, of_stages = Counter[str](), []
+    for stage, claims in by_stage(explanation):
+        reason = explanation.steps[stage].words
+        assert str(reason) == explanation.steps[stage].reason
+        assert not stage or bool(reason) == changed(row, stage), f"the stage {stage.name} of {words}"
+        if stage and reason:
+            assert len(claims) == len(reason.claims) > 0, f"the stage {stage.name} of {words}"
+            of_stages += claims
+        if claims:
+            check_claims(row._replace(at=stage), claims)
+        told += Counter(claim.name for claim in claims)
+    in_order = {id(claim): place for place, claim in enumerate(words.claims)}
+    places = [in_order[id(claim)] for claim in of_stages]
+    assert places == sorted(places), f"the order of stages in {words}"
+    return told
 
 
-def _without_overruled(row: Row, reason: str) -> str:
-    """Check that the planner is overruled where the reason says so, and return the rest of the reason."""
-    waits = rf"requests wait up to {TIME}, longer than the {TIME} allowed"
-    hit = re.fullmatch(rf"(.*), over the planner's {NUMBER}, because {waits}", reason)
-    weighed = (Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT)
-    overruled = row.decision.recommender[row.row] == Recommender.OVERRULED_BY_QUEUE and _strongest(row) in weighed
-    assert bool(hit) == overruled
-    if hit is None:
-        return reason
-    same(hit[2], row.recommended(Signal.PLANNER))
-    same_time(hit[3], row.seen("queue_wait_s"))
-    same_time(hit[4], row.spec("max_wait_s"))
-    assert row.seen("queue_wait_s") > row.spec("max_wait_s")
-    return hit[1]
+def by_stage(explanation: Explanation) -> Iterator[tuple[Stage, list[SentenceClaim]]]:
+    """Return the claims of a sentence by the stage that they are about; with DEMAND those about none."""
+    others = list(explanation.words.claims)
+    for stage, step in zip(Stage, explanation.steps, strict=True):
+        own = {id(claim) for claim in step.words.claims}
+        yield stage, [claim for claim in others if id(claim) in own]
+        others = [claim for claim in others if id(claim) not in own]
+    yield Stage.DEMAND, others
 
 
-def _age(row: Row, said: str | None) -> None:
-    age_s = row.seen("age_s")
-    if _strongest(row) is Signal.PLANNER:
-        age_s = float(np.fmax(age_s, row.inp.now_s - row.plan("last_updated_s")))
-    if math.isnan(age_s):
-        assert said is None
+def check_claims(row: Row, claims: list[SentenceClaim]) -> None:
+    """Assert that the claims about a stage, or with DEMAND all others, hold."""
+    for claim in claims:
+        _same_words(claim)
+        if claim.name in WHEN and claim.value == claim.words:
+            assert WHEN[claim.name](row), f"{claim.words!r} holds"
+        elif claim.name not in CHECKED_TOGETHER:
+            _same(claim, VALUES[claim.name](row) if claim.name in VALUES else getattr(row, claim.name))
+    said: Said = {claim.name: claim.value for claim in claims}
+    if row.at:
+        STAGES[row.at](row, said)
+        return
+    assert ("signal" in said) == (row.signal is not None)
+    if row.signal is not None:
+        SIGNALS[row.signal](row, said)
+        is_overruled = row.decision.recommender[row.row] == Recommender.OVERRULED_BY_QUEUE and row.signal in WEIGHED
+        assert len(said.keys() & {"overruled", "longest_wait_s", "max_wait_s"}) == 3 * is_overruled
+        assert not is_overruled or row.queue_wait_s > row.max_wait_s
+    _others(row, said)
+    _absent(row, [claim.value for claim in claims if claim.name in ("absent_pods", "cause")])
+
+
+def _all_numbers_are_claims(words: Words) -> None:
+    """Assert that no number stands in words that claim nothing."""
+    for part in words.parts:
+        assert isinstance(part, SentenceClaim) or not re.search(r"\d", part.replace("p95", "")), part
+
+
+def _same(claim: SentenceClaim, value: Value) -> None:
+    if isinstance(value, float) and isinstance(claim.value, float | int):
+        is_same = claim.value == value or math.isclose(claim.value, value, rel_tol=1e-6, abs_tol=1e-6)
     else:
-        assert said is not None
-        same_time(said, max(age_s, 0.0))
+        is_same = claim.value == value
+    assert is_same, f"the sentence says {claim}, the column {value}"
 
 
-def _strongest(row: Row) -> Signal | None:
-    known = {signal: row.recommended(signal) for signal in Signal if not math.isnan(row.recommended(signal))}
-    return max(known, key=lambda signal: known[signal]) if known else None
+def _same_words(claim: SentenceClaim) -> None:
+    """Assert that the words tell the value: a number with three digits, or each name."""
+    if isinstance(claim.value, ListedNames):
+        names = [*claim.value.named, *([f"{claim.value.others} others"] * (claim.value.others > 0))]
+        assert claim.words == " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    elif isinstance(claim.value, str):
+        assert claim.words == claim.value or claim.name in ("cause", "stuck_phase")
+    else:
+        match = re.fullmatch(r"(-?\d+(?:\.\d+)?)(%| [a-z ]+)?", claim.words.replace("a day", "1 day"))
+        assert match, claim
+        unit = (match[2] or "").strip()
+        value = claim.value / (0.01 if unit == "%" else SECONDS[unit] if claim.name.endswith("_s") and unit else 1.0)
+        is_whole = abs(value) >= 100 or (unit == "%" and "." not in match[1])
+        assert abs(float(match[1]) - value) <= max(0.0051 * abs(value), 0.51 if is_whole else 1.01e-4), claim
 
 
-def _complete(row: Row, kinds: Counter[str]) -> None:
-    """Assert that every group of pods that does not serve has a clause."""
-    assert bool(kinds["not_running"]) == (row.seen("missing_pods") > 0 or row.seen("pending") > 0)
-    coming = (row.inp.fleet.pod_workload == row.row) & (row.inp.fleet.pod_pending == PendingCause.NODE_COMING)
-    assert not kinds["node_coming"] or coming.any()
-    assert bool(kinds["no_progress"]) == (row.seen("stuck") > 0)
-    assert bool(kinds["queue_apart"]) == (row.seen("queue_outliers") > 0)
-    assert bool(kinds["queue_at_gateway"]) == (row.seen("gateway_stuck") > 0)
+def exactly(row: Row, said: Said, *names: str) -> None:
+    """Assert that these claims are made where, and only where, they hold by `WHEN`."""
+    for name in names:
+        assert (name in said) == bool(WHEN[name](row)), name
+
+
+def only(condition: bool, value: Value) -> Value:
+    """Return what is told, which holds under a condition alone."""
+    assert condition
+    return value
 
 
 # --- signals
 
 
-def _speaks(row: Row, signal: Signal, said: str) -> None:
-    same(said, row.recommended(signal))
-    others = [row.recommended(other) for other in Signal]
-    assert row.recommended(signal) == np.nanmax(others)
-
-
 def _of_all(row: Row, value: float) -> float:
     """Scale a sum over the pods that report up to all that serve."""
-    stuck, reporting = or_zero(row.seen("stuck")), row.seen("reporting")
+    stuck, reporting = or_zero(row.stuck), row.reporting
     if reporting <= stuck:
-        all_sleep = row.seen("ready") == 0 and row.seen("asleep") > 0
+        all_sleep = row.ready == 0 and row.asleep > 0
         return value if stuck > 0 or all_sleep else math.nan
-    return value * (row.seen("ready") - row.seen("newly_ready") - stuck) / (reporting - stuck)
+    return value * (row.ready - row.newly_ready - stuck) / (reporting - stuck)
 
 
-def _adds_up(row: Row, signal: Signal, awake: float) -> None:
-    """Assert that the recommendation is for this many awake replicas, and those that serve nothing on top."""
-    stuck, replaced = or_zero(row.seen("stuck")), or_zero(row.seen("stuck_replaced"))
-    asleep = row.seen("asleep") - row.seen("wakeable")
+def _adds_up(row: Row, said: Said, load: float) -> None:
+    """Assert that the recommendation is for this load, with those that serve nothing on top."""
+    exactly(row, said, "read_from", "serving", "asleep_on_top", "stuck_on_top", "target_usage", "assumed")
+    assert {"each", "unit"} <= said.keys()
+    awake = load / (row.capacity(SUBJECTS[row.signal][2]) * row.target_usage)
+    stuck, replaced = or_zero(row.stuck), or_zero(row.stuck_replaced)
     least = max(awake, 1.0) if replaced > 0 else awake
-    more = awake > row.seen("ready") - stuck
-    expected = least + (asleep if more else 0.0) + replaced
-    assert math.isclose(row.recommended(signal), expected, rel_tol=1e-6, abs_tol=1e-9)
+    more = row.asleep - row.wakeable if awake > row.ready - stuck else 0.0
+    assert math.isclose(row.recommended(row.signal), least + more + replaced, rel_tol=1e-6, abs_tol=1e-9)
 
 
-UNREAD = rf"(?: on {NUMBER} of {NUMBER} replicas)?"
-NOT_SERVING = "pods that (?:stop serving|are not ready|stop serving or are not ready)"
-EACH = rf", at (?:(\d+)% of )?(an assumed )?{NUMBER} (?:requests|tokens/s) per replica"
-ON_TOP = rf"(?:, with (?:{NUMBER} asleep)?(?: and )?(?:{NUMBER} stuck)?)?"
-
-
-def _read_from(row: Row, reporting: str | None, ready: str | None) -> None:
-    if reporting is None or ready is None:
-        assert not row.seen("reporting") < row.seen("ready") - row.seen("newly_ready")
-        return
-    same(reporting, row.seen("reporting"))
-    same(ready, row.seen("ready") - row.seen("newly_ready"))
-    assert float(reporting) < float(ready)
-
-
-def _on_top(row: Row, asleep: str | None, stuck: str | None) -> None:
-    same(asleep or "0", row.seen("asleep"))
-    same(stuck or "0", or_zero(row.seen("stuck_replaced")))
-
-
-def _each(row: Row, column: str, usage: str | None, assumed: str | None, each: str) -> float:
-    assert abs(float(usage or 100) / 100 - row.spec("target_usage")) <= 0.0051
+def _is_assumed(row: Row) -> bool:
     pods = row.inp.fleet.pod_workload == row.row
-    by_command_line = row.inp.fleet.pod_slots
     stated = row.inp.samples.pods.max_running[pods].tolist()
-    stated += [] if by_command_line is None else by_command_line[pods].tolist()
-    is_stated = row.capacity(column) in stated
-    assert bool(assumed) == (column == "concurrency" and row.capacity("confidence") < 0.5 and not is_stated)
-    same(each, row.capacity(column))
-    return row.capacity(column) * row.spec("target_usage")
+    stated += [] if row.inp.fleet.pod_slots is None else row.inp.fleet.pod_slots[pods].tolist()
+    is_guess = row.capacity("confidence") < 0.5 and row.capacity("concurrency") not in stated
+    return row.signal is Signal.CONCURRENCY and is_guess
 
 
-@clause(
-    rf"concurrency recommends {NUMBER} for {NUMBER} running(?:,| and) {NUMBER} waiting"
-    rf"(?: \((?:up to {TIME} in one replica|for an unknown time, as (no answer has ended yet|{NO_RATE}))\))?"
-    rf"(?:(?:,| and) {NUMBER} at the gateway)?(?: and {NUMBER} on {NOT_SERVING})?{UNREAD}{EACH}{ON_TOP}"
-)
-def concurrency(row: Row, match: re.Match[str]) -> None:
-    number, running, waiting, wait, why, gateway, draining, reporting, ready, usage, assumed, each, *top = (
-        match.groups()
-    )
-    _speaks(row, Signal.CONCURRENCY, number)
-    same(running, row.seen("running"))
-    same(waiting, row.seen("waiting"))
-    if why:
-        assert row.seen("waiting") > 0
-        assert math.isnan(row.seen("queue_wait_s"))
-        assert (why == NO_RATE) == (row.seen("output_tokens") > 0)
-    elif wait is None:
-        assert row.seen("queue_wait_s") == 0 or not row.seen("waiting") > 0
-    else:
-        same_time(wait, row.seen("queue_wait_s"))
-    counted = 0.0 if row.seen("gateway_stuck") > 0 else or_zero(row.seen("gateway_waiting"))
-    same(gateway or "0", counted)
-    same(draining or "0", or_zero(row.seen("draining_requests")))
-    _read_from(row, reporting, ready)
-    _on_top(row, *top)
-    capacity = _each(row, "concurrency", usage, assumed, each)
-    requests = (
-        _of_all(row, row.seen("running") + row.seen("waiting")) + or_zero(row.seen("draining_requests")) + counted
-    )
-    _adds_up(row, Signal.CONCURRENCY, requests / capacity)
+def _at_gateway(row: Row) -> float:
+    return 0.0 if row.gateway_stuck > 0 else or_zero(row.gateway_waiting)
 
 
-@clause(rf"concurrency recommends (0) because no request is in flight{UNREAD}")
-def no_concurrency(row: Row, match: re.Match[str]) -> None:
-    _speaks(row, Signal.CONCURRENCY, match[1])
-    assert row.seen("running") == row.seen("waiting") == 0
-    assert not row.seen("draining_requests") > 0
-    assert not row.seen("gateway_waiting") > 0 or row.seen("gateway_stuck") > 0
-    _read_from(row, match[2], match[3])
+def _concurrency(row: Row, said: Said) -> None:
+    if "idle" in said:
+        assert said["recommended"] == 0
+        return exactly(row, said, "read_from", "serving")
+    exactly(row, said, "queue_wait_s", "no_answer", "no_speed", "gateway_waiting", "draining_requests")
+    assert {"running", "waiting"} <= said.keys()
+    requests = _of_all(row, row.running + row.waiting) + or_zero(row.draining_requests)
+    _adds_up(row, said, requests + _at_gateway(row))
 
 
-@clause(
-    rf"the (prefill|decode) rate recommends {NUMBER} for {NUMBER} (prompt|generated) tokens/s"
-    rf"(?: and {NUMBER} on {NOT_SERVING})?{UNREAD}{EACH}{ON_TOP}"
-)
-def token_rate(row: Row, match: re.Match[str]) -> None:
-    phase, number, rate, kind, draining, reporting, ready, usage, assumed, each, *top = match.groups()
-    signal, column = {
-        ("prefill", "prompt"): (Signal.PREFILL, "prompt_tokens_per_s"),
-        ("decode", "generated"): (Signal.DECODE, "generation_tokens_per_s"),
-    }[phase, kind]
-    _speaks(row, signal, number)
-    same(rate, row.seen(column))
-    same(draining or "0", or_zero(row.seen(f"draining_{column}")))
-    _read_from(row, reporting, ready)
-    _on_top(row, *top)
-    capacity = _each(row, f"{phase}_tokens_per_s", usage, assumed, each)
-    load = _of_all(row, row.seen(column)) + or_zero(row.seen(f"draining_{column}"))
-    _adds_up(row, signal, load / capacity)
+def _rate(row: Row, said: Said) -> None:
+    column = RATES[row.signal][0]
+    draining = or_zero(getattr(row, f"draining_{column}"))
+    assert {"rate", "kind"} <= said.keys()
+    assert ("draining_rate" in said) == ("pods" in said) == (draining > 0)
+    _adds_up(row, said, _of_all(row, getattr(row, column)) + draining)
 
 
-@clause(rf"the KV cache recommends {NUMBER} at (\d+)% usage, target (\d+)%{ON_TOP}")
-def kv_cache(row: Row, match: re.Match[str]) -> None:
-    number, usage, target, *top = match.groups()
-    _speaks(row, Signal.KV_CACHE, number)
-    assert abs(float(usage) / 100 - row.seen("kv_usage")) <= 0.0051
-    assert abs(float(target) / 100 - row.spec("kv_target_usage")) <= 0.0051
-    assert row.seen("kv_usage") > row.spec("kv_target_usage")
-    _on_top(row, *top)
+def _above(column: str, limit: str | None, *names: str) -> Callable[[Row, Said], None]:
+    def test(row: Row, said: Said) -> None:
+        exactly(row, said, "asleep_on_top", "stuck_on_top")
+        assert {*names} <= said.keys()
+        assert getattr(row, column) > (getattr(row, limit) if limit else 0.0)
+
+    return test
 
 
-@clause(rf"(TTFT|ITL) recommends {NUMBER} at a p95 of {TIME}, objective {TIME}{ON_TOP}")
-def latency(row: Row, match: re.Match[str]) -> None:
-    name, number, quantile, objective, *top = match.groups()
-    signal = Signal[name]
-    _speaks(row, signal, number)
-    same_time(quantile, row.seen(f"{name.lower()}_s"))
-    same_time(objective, row.spec(f"{name.lower()}_objective_s"))
-    assert row.seen(f"{name.lower()}_s") > row.spec(f"{name.lower()}_objective_s")
-    _on_top(row, *top)
-
-
-@clause(rf"the rejection rate recommends {NUMBER} for {NUMBER} requests/s refused within the last 30 s{ON_TOP}")
-def rejections(row: Row, match: re.Match[str]) -> None:
-    number, rate, *top = match.groups()
-    _speaks(row, Signal.REJECTIONS, number)
-    same(rate, row.seen("rejections_per_s"))
-    assert row.seen("rejections_per_s") > 0
-    _on_top(row, *top)
-
-
-@clause(rf"the pre-warm schedule recommends {NUMBER} for {TIME} more")
-def schedule(row: Row, match: re.Match[str]) -> None:
-    _speaks(row, Signal.SCHEDULE, match[1])
+def _schedule_end(row: Row) -> float:
     windows, now_s, ends = row.inp.schedule, row.inp.now_s, []
     columns = (windows.start_s, windows.until_s, windows.replicas, windows.lead_s)
     for start_s, until_s, replicas, stated_lead_s in zip(*(column[row.row] for column in columns), strict=True):
-        lead_s = row.seen("cold_start_s") if math.isnan(stated_lead_s) else stated_lead_s
+        lead_s = row.cold_start_s if math.isnan(stated_lead_s) else stated_lead_s
         if start_s - lead_s <= now_s < until_s and replicas == row.recommended(Signal.SCHEDULE):
             ends.append(until_s - now_s)
-    same_time(match[2], max(ends))
+    return max(ends)
 
 
-@clause(rf"wake-up recommends {NUMBER} because requests (wait|arrive) and no replica is (ready|awake)")
-def wake(row: Row, match: re.Match[str]) -> None:
-    number, comes, serving = match.groups()
-    _speaks(row, Signal.WAKE, number)
-    if comes == "wait":
-        assert row.seen("gateway_waiting") > 0 or row.seen("waiting") > 0
+def _wake(row: Row, said: Said) -> None:
+    if "stuck_beside" in said:
+        assert "chance_left_s" in said
+        assert row.recommended(Signal.WAKE) == row.stuck_min_replicas == row.stuck + 1
     else:
-        assert row.seen("gateway_arrivals_per_s") > 0
-    assert row.seen("ready" if serving == "ready" else "reporting") == 0
+        assert {"come", "missing"} <= said.keys()
 
 
-@clause(rf"wake-up recommends {NUMBER} for {TIME} more, so that one replica serves beside {NUMBER} stuck")
-def stand_in(row: Row, match: re.Match[str]) -> None:
-    number, left, stuck = match.groups()
-    _speaks(row, Signal.WAKE, number)
-    assert float(number) == row.seen("stuck_min_replicas") == row.seen("stuck") + 1
-    same(stuck, row.seen("stuck"))
-    same_time(left, min(2 * row.seen("cold_start_s") + 120, 1800) - row.seen("stuck_s"))
+def _comes(row: Row) -> Value:
+    if row.gateway_waiting > 0 or row.waiting > 0:
+        return "wait"
+    return only(row.gateway_arrivals_per_s > 0, "arrive")
+
+
+def _not_serving(row: Row) -> str:
+    """Name the pods with requests that do not serve: that one of them leaves, that one is not ready, or both."""
+    fleet, pods = row.inp.fleet, row.inp.samples.pods
+    own = (fleet.pod_workload == row.row) & ~(fleet.pod_ready & ~fleet.pod_terminating) & (pods.running > 0)
+    words = [
+        *(["stop serving"] if (own & fleet.pod_terminating).any() else []),
+        *(["are not ready"] if (own & ~fleet.pod_terminating).any() else []),
+    ]
+    return f"pods that {' or '.join(words)}"
 
 
 # --- the planner
-
-
-def _takes(row: Row, verb: str, time: str) -> None:
-    same_time(time, row.seen("cold_start_s"))
-    assert (verb == "takes") == (row.decision.starts.seen[row.row] > 0)
-
-
-@clause(r"the planner recommends (0) because no request is in flight")
-def planner_idle(row: Row, match: re.Match[str]) -> None:
-    _speaks(row, Signal.PLANNER, match[1])
-    assert or_zero(row.seen("running")) + or_zero(row.seen("waiting")) == 0
-    assert not row.seen("draining_requests") > 0
-
-
-@clause(
-    rf"the planner recommends {NUMBER} for a load of {NUMBER} busy replicas?(?:, with {NUMBER} asleep or stuck)?"
-    r"(?:, (because .*|the m..imum))?"
-)
-def planner(row: Row, match: re.Match[str]) -> None:
-    number, load, idle, why = match.groups()
-    _speaks(row, Signal.PLANNER, number)
-    assert float(number) > 0
-    same(load, row.plan("demand"))
-    same(idle or "0", row.recommended(Signal.PLANNER) - row.plan("replicas"))
-    replicas, busy = row.plan("replicas"), max(row.plan("demand"), 0.0)
-    strategy = STRATEGIES[int(row.plan("strategy"))]
-    if why is None:
-        # Nothing but the load and its rounding up to whole replicas speaks for this count, or it is the least there is.
-        assert replicas == row.plan("strategy_replicas")
-        assert replicas >= busy
-        assert replicas - 1 < _carrying(busy) or replicas <= max(row.spec("min_replicas"), 1.0)
-        return
-    found = [(pattern, hit) for pattern in _WHY if (hit := re.fullmatch(pattern, why))]
-    assert len(found) == 1, why
-    pattern, hit = found[0]
-    _WHY[pattern](row, hit, replicas, busy, strategy.min_replicas)
 
 
 def _carrying(load: float) -> float:
@@ -456,517 +330,247 @@ def _carrying(load: float) -> float:
     return min(load / 0.93, (0.08 + math.sqrt(0.08**2 + load)) ** 2)
 
 
-def _of(strategy: Strategy, load: float) -> float:
-    """The replicas that a strategy adds up to for a load, without its constant count."""
-    added = load * strategy.margin_share + strategy.margin_roots * math.sqrt(load)
+def _of(row: Row, load: float) -> float:
+    """The replicas that the strategy adds up to for a load, without its constant count."""
+    added = load * row.strategy.margin_share + row.strategy.margin_roots * math.sqrt(load)
     return math.ceil(_carrying(load + added) - ROUNDING - 1e-6)
 
 
-def _waits(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    assert replicas > row.plan("strategy_replicas")
+def _busy(row: Row) -> float:
+    return max(row.demand, 0.0)
 
 
-def _no_headroom(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    same(hit[1], row.plan("strategy_replicas"))
-    assert replicas < row.plan("strategy_replicas")
+def _exceeds_load(row: Row) -> bool:
+    return row.planned - 1 >= _carrying(_busy(row)) - ROUNDING - 1e-9
 
 
-def _maximum(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    strategy = STRATEGIES[int(row.plan("strategy"))]
-    assert replicas == row.spec("max_replicas")
-    assert _of(strategy, busy) > replicas
+def _constant(row: Row) -> Value:
+    constant = float(CONSTANT_COUNTS[row.strategy_number - PEAK_STRATEGIES])
+    is_one = row.strategy_number >= PEAK_STRATEGIES and row.planned <= constant
+    return only(is_one, constant if _is_cut(row) else row.planned)
 
 
-def _lower(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    same_time(hit[1], STRATEGIES[int(row.plan("strategy"))].average_s)
-    assert replicas < busy
+def _is_cut(row: Row) -> bool:
+    constant = float(CONSTANT_COUNTS[row.strategy_number - PEAK_STRATEGIES])
+    return constant > row.planned == row.max_replicas
 
 
-def _minimum(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    assert replicas == row.spec("min_replicas")
+def _seasonal(row: Row) -> Value:
+    load = float(np.fmax(row.day_ago_load, row.week_ago_load))
+    is_season = IS_SEASONAL[row.strategy_number] and _exceeds_load(row)
+    return only(is_season and _of(row, load) >= row.planned, load)
 
 
-def _constant(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    number, beyond, left, surges = hit.groups()
-    assert row.plan("strategy") >= PEAK_STRATEGIES
-    constant = float(CONSTANT_COUNTS[int(row.plan("strategy")) - PEAK_STRATEGIES])
-    same(number, constant if beyond else replicas)
-    assert replicas <= constant
-    assert bool(beyond) == (constant > replicas == row.spec("max_replicas"))
-    if left:
-        same_time(left, row.plan("surge_counts_s"))
-    same(surges or "0", row.plan("surges") if row.plan("surges") > 1 else 0.0)
-
-
-def _more_than_load(replicas: float, busy: float) -> None:
-    assert replicas - 1 >= _carrying(busy) - ROUNDING - 1e-9
-
-
-def _held(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    same_time(hit[1], row.plan("peak_expires_in_s"))
-    assert row.plan("peak_expires_in_s") >= 0
-    _more_than_load(replicas, busy)
-
-
-def _initial(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    same_time(hit[1], row.plan("warm_up_s") - row.plan("observed_s"))
-    assert row.plan("observed_s") < row.plan("warm_up_s")
-    assert replicas <= row.plan("initial_fleet")
-    _more_than_load(replicas, busy)
-
-
-def _peaked(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    strategy = STRATEGIES[int(row.plan("strategy"))]
-    same_time(hit[1], strategy.average_s)
-    same(hit[2], strategy.hold)
-    assert math.isnan(row.plan("peak_expires_in_s"))
-    _more_than_load(replicas, busy)
-
-
-def _seasonal(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    assert IS_SEASONAL[int(row.plan("strategy"))]
-    load, other = (row.plan(f"{ago}_ago_load") for ago in (("day", "week") if hit[2] == "day" else ("week", "day")))
-    same(hit[1], load)
-    assert not other > load
-    assert _of(STRATEGIES[int(row.plan("strategy"))], load) >= replicas
-    _more_than_load(replicas, busy)
-
-
-def _headroom(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    strategy = STRATEGIES[int(row.plan("strategy"))]
-    if hit[1]:
-        same_share(hit[1], strategy.margin_share)
-    else:
-        same(hit[2], strategy.margin_roots)
-    _more_than_load(replicas, busy)
-
-
-_WHY: dict[str, Callable[[Row, re.Match[str], float, float, float], None]] = {
-    "because no replica is removed while requests wait too long": _waits,
-    "because no more headroom is added in the first hours of steady traffic "
-    rf"\(the strategy alone would recommend {NUMBER}\)": _no_headroom,
-    "the maximum": _maximum,
-    rf"because the load average over {TIME} is lower": _lower,
-    "the minimum": _minimum,
-    rf"because a constant count of {NUMBER}(, more than the maximum,)? is the cheapest now, misses included"
-    rf"(?: \((?:the only surge counts for {TIME} more|{NUMBER} surges count)\))?": _constant,
-    rf"because a peak is held for {TIME} more, in case the load returns": _held,
-    rf"because the initial fleet is kept for {TIME} more, until the load is known": _initial,
-    rf"because the load average over {TIME} has just peaked, and peaks are held for {NUMBER} cold starts?": _peaked,
-    rf"because the load was {NUMBER} busy replicas? around this time a (day|week) ago": _seasonal,
-    rf"because its headroom is (?:{SHARE}|{NUMBER} times the square root of the load)": _headroom,
-}
-
-WINDOW = rf"(?:a day|{TIME[1:-1]})"
-SINCE = rf"(so far|in about {WINDOW}|in {TIME} of traffic)"
-BUDGET = rf"the error budget of {SHARE} in ({WINDOW})"
-
-
-def _in_window(row: Row, window: str) -> None:
-    if row.inp.spec.window_s[row.row] == 86_400:
-        assert window == "a day"
-    else:
-        same_time(window, row.inp.spec.window_s[row.row])
-
-
-def _missed(row: Row, share: str, since: str, time: str | None) -> None:
-    same_share(share, row.plan("missed_fraction"))
-    observed_s = row.plan("observed_s")
-    if since == "so far":
-        assert not observed_s > 0
-    elif since.startswith("in about "):
-        _in_window(row, since.removeprefix("in about "))
-        assert observed_s >= row.inp.spec.window_s[row.row]
-    else:
-        assert time is not None
-        same_time(time, observed_s)
+def _unavoidable(row: Row) -> float:
+    return or_zero(row.unavoidable_fraction)
 
 
 def _predicted(row: Row) -> float:
-    return row.plan("shadow_missed_fraction") + or_zero(row.plan("unavoidable_fraction"))
+    return row.shadow_missed_fraction + _unavoidable(row)
 
 
-@clause(rf"{SHARE} of requests missed {SINCE} and its strategy is predicted to miss {SHARE}, within {BUDGET}")
-def within_budget(row: Row, match: re.Match[str]) -> None:
-    missed, since, time, predicted, budget, window = match.groups()
-    _missed(row, missed, since, time)
-    _in_window(row, window)
-    same_share(predicted, _predicted(row))
-    same_share(budget, row.budget)
-    assert row.plan("missed_fraction") <= 1.006 * row.budget
-    assert _predicted(row) <= 1.006 * row.budget
-    assert row.plan("replicas") >= row.plan("strategy_replicas")
+def _allowed(row: Row) -> float:
+    return row.allowed_fraction + _unavoidable(row)
 
 
-@clause(
-    rf"{SHARE} of requests missed {SINCE}, more than {BUDGET}"
-    rf"(?:, (so it now|and it still) allows {SHARE}|, and {SHARE} miss at any number of replicas)?"
-)
-def budget_exceeded(row: Row, match: re.Match[str]) -> None:
-    missed, since, time, budget, window, still, allowed, anyway = match.groups()
-    _missed(row, missed, since, time)
-    _in_window(row, window)
-    same_share(budget, row.budget)
-    assert row.plan("missed_fraction") > row.budget
-    unavoidable = or_zero(row.plan("unavoidable_fraction"))
-    assert bool(anyway) == (unavoidable > row.budget)
-    if anyway:
-        same_share(anyway, unavoidable)
-    elif allowed:
-        same_share(allowed, row.plan("allowed_fraction") + unavoidable)
-        assert (still == "so it now") == (
-            row.plan("allowed_fraction") + unavoidable < row.inp.spec.error_budget[row.row]
-        )
-    else:
-        assert math.isnan(row.plan("allowed_fraction"))
+def _as_planned(row: Row) -> bool:
+    return row.planned >= row.strategy_replicas
 
 
-@clause(
-    rf"its strategy is predicted to miss {SHARE} of requests, more than {BUDGET}, "
-    "and each miss beyond it is priced into the choice of strategy"
-)
-def prediction_exceeds_budget(row: Row, match: re.Match[str]) -> None:
-    same_share(match[1], _predicted(row))
-    same_share(match[2], row.budget)
-    _in_window(row, match[3])
-    assert _predicted(row) > row.budget
+def _is_within(row: Row) -> bool:
+    return max(row.missed_fraction, _predicted(row)) <= 1.006 * row.budget and _as_planned(row)
 
 
-@clause(rf"{SHARE} of requests missed {SINCE}, {SHARE} may in ({WINDOW}), and nothing is predicted yet")
-def no_prediction(row: Row, match: re.Match[str]) -> None:
-    _missed(row, match[1], match[2], match[3])
-    same_share(match[4], row.budget)
-    _in_window(row, match[5])
-    assert math.isnan(_predicted(row)) or row.plan("replicas") < row.plan("strategy_replicas")
+def _planner(row: Row, said: Said) -> None:
+    if "idle" in said:
+        assert said["recommended"] == 0
+        return
+    assert row.recommended(Signal.PLANNER) > 0 and "demand" in said
+    exactly(row, said, "idle_replicas")
+    reasons = said.keys() & WHY
+    assert len(reasons) <= 1
+    if not reasons:
+        # Nothing but the load and its rounding up to whole replicas speaks for this count, or it is the least there is.
+        replicas, least = row.planned, max(row.min_replicas, 1.0)
+        assert replicas == row.strategy_replicas and replicas >= _busy(row)
+        assert replicas - 1 < _carrying(_busy(row)) or replicas <= least
+    if "constant_replicas" in said:
+        exactly(row, said, "beyond", "surges")
+    verdicts = said.keys() & {"both", "missed_so_far", "predicted_to_miss", "no_prediction", "none_counted"}
+    assert len(verdicts) == bool(said.keys() & {"missed_fraction", "predicted_fraction"})
+    assert ("missed_fraction" in said) == bool(verdicts & {"both", "missed_so_far", "no_prediction"})
+    assert ("predicted_fraction" in said) == bool(verdicts & {"both", "predicted_to_miss", "none_counted"})
+    assert not verdicts or {"budget_fraction", "budget_window_s"} <= said.keys()
+    if "missed_so_far" in said:
+        exactly(row, said, "unavoidable_fraction", "allowed_fraction")
 
 
-@clause(
-    rf"its strategy is predicted to miss {SHARE} of requests, {SHARE} may in ({WINDOW}), "
-    "and no real misses are known yet"
-)
-def none_judged(row: Row, match: re.Match[str]) -> None:
-    same_share(match[1], _predicted(row))
-    same_share(match[2], row.budget)
-    _in_window(row, match[3])
-    assert math.isnan(row.plan("missed_fraction"))
+WHY = {
+    *("too_late", "most", "least", "strategy_replicas", "lower_over_s", "constant_replicas", "peak_expires_in_s"),
+    *("warm_up_left_s", "peaked_over_s", "seasonal_load", "margin_fraction", "margin_roots"),
+}
+"""Reasons for a count that the load alone does not explain."""
+
+SIGNALS: dict[Signal, Callable[[Row, Said], None]] = {
+    Signal.CONCURRENCY: _concurrency,
+    Signal.PREFILL: _rate,
+    Signal.DECODE: _rate,
+    Signal.KV_CACHE: _above("kv_usage", "kv_target_usage", "kv_usage", "kv_target_usage"),
+    Signal.TTFT: _above("ttft_s", "ttft_objective_s", "quantile_s", "objective_s"),
+    Signal.ITL: _above("itl_s", "itl_objective_s", "quantile_s", "objective_s"),
+    Signal.REJECTIONS: _above("rejections_per_s", None, "rejections_per_s", "rate_window_s"),
+    Signal.SCHEDULE: lambda row, said: only("window_left_s" in said, ""),
+    Signal.PLANNER: _planner,
+    Signal.WAKE: _wake,
+}
 
 
 # --- stages
 
 
-@clause(rf"(.*), so the count (stays at|goes no further than) {NUMBER}", Stage.UNKNOWN)
-def unknown(row: Row, match: re.Match[str]) -> None:
-    why, verb, number = match.groups()
-    same(number, row.stage(Stage.UNKNOWN))
-    assert (verb == "stays at") == (float(number) == row.seen("replicas"))
-    fleet_age_s = row.inp.now_s - row.inp.fleet.time_s
-    ready, reporting = row.seen("ready"), row.seen("reporting")
-    if hit := re.fullmatch(rf"the planner is not ready yet and no request is known to wait longer than {TIME}", why):
-        same_time(hit[1], row.spec("max_wait_s"))
+def _unknown(row: Row, said: Said) -> None:
+    whys = ("max_wait_s", "fleet_age_s", "prompt_left_s", "reporting", "gateway_silent_s")
+    assert len(said.keys() & {*whys, "none_known", "none_ready", "no_signal"}) == 1
+    assert {"keeps", "after"} <= said.keys()
+    assert ("max_wait_s" in said) == (row.stage(Stage.UNKNOWN) < row.stage(Stage.DEMAND))
+    if "max_wait_s" in said:
         assert row.decision.recommender[row.row] == Recommender.WARMING_UP
         assert math.isnan(row.recommended(Signal.PLANNER))
-        assert not row.seen("queue_wait_s") > row.spec("max_wait_s")
-        assert row.stage(Stage.UNKNOWN) < row.stage(Stage.DEMAND)
+        assert not row.queue_wait_s > row.max_wait_s
+    if "reporting" in said:
+        assert "ready" in said and row.reporting < row.ready
+
+
+def _burst(row: Row, said: Said) -> None:
+    grows = row.stage(Stage.BURST) > row.stage(Stage.UNKNOWN)
+    assert said.keys() == {"takes", "cold_start_s", "queue_wait_s" if grows else "max_wait_s", "after"}
+    if grows:
+        assert row.queue_wait_s > row.max_wait_s
+    else:
+        assert row.waiting > 0 or row.gateway_waiting > 0
+
+
+def _tolerance(row: Row, said: Said) -> None:
+    if "scheduled" not in said:
+        current = row.replicas
+        assert said.keys() == {"before", "tolerance", "after"}
+        assert row.stage(Stage.TOLERANCE) == current
+        assert abs(row.stage(Stage.BURST) - current) <= row.tolerance * current + 1e-6
+
+
+def _stabilization(row: Row, said: Said) -> None:
+    before, after = row.stage(Stage.TOLERANCE), row.stage(Stage.STABILIZATION)
+    if "scheduled" in said:
         return
-    assert not row.stage(Stage.UNKNOWN) < row.stage(Stage.DEMAND)
-    if hit := re.fullmatch(rf"the view of the cluster is {TIME} old", why):
-        same_time(hit[1], fleet_age_s)
-        assert fleet_age_s > min(20.0, row.spec("max_input_age_s"))
-    elif hit := re.fullmatch(rf"a replica without progress may compute a long prompt \(for {TIME} more\)", why):
-        same_time(hit[1], 180.0 - row.seen("stuck_s"))
-    elif hit := re.fullmatch(rf"only {NUMBER} of {NUMBER} ready replicas report", why):
-        same(hit[1], reporting)
-        same(hit[2], ready)
-        assert reporting < ready
-    elif hit := re.fullmatch(rf"its gateway has not reported for {TIME}", why):
-        same_time(hit[1], row.seen("gateway_silent_s"))
-        assert row.seen("gateway_silent_s") > row.spec("max_input_age_s")
-    elif why == "no request is known to wait":
-        assert row.seen("replicas") == 0
-        assert not row.seen("gateway_waiting") > 0
-    elif why == "no replica is ready to report the load":
-        assert ready == 0
-    else:
-        assert why == "no signal knows the load"
-        assert math.isnan(row.recommended(Signal.CONCURRENCY))
-        assert math.isnan(row.recommended(Signal.PLANNER))
+    if "in_use" not in said:
+        assert ("up_stabilization_s" in said) == (after < before)
+        assert after < before or len(said.keys() & {"cold_start_window_s", "kept_window_s"}) == 1
+        assert ("kept_for_s" in said) == (after > before and row.kept_for_s > 0)
+    assert "after" in said
 
 
-@clause(
-    rf"a new replica {TAKES} to start, and requests may queue for {TIME}, "
-    rf"so the queue needs no more than {NUMBER}",
-    Stage.BURST,
-)
-def burst(row: Row, match: re.Match[str]) -> None:
-    _takes(row, match[1], match[2])
-    same_time(match[3], row.spec("max_wait_s"))
-    same(match[4], row.stage(Stage.BURST))
-    assert row.stage(Stage.BURST) < row.stage(Stage.UNKNOWN)
-    assert row.seen("waiting") > 0 or row.seen("gateway_waiting") > 0
-
-
-@clause(
-    rf"requests wait up to {TIME}, and their queue outlasts the start of a new replica, which {TAKES}, "
-    rf"so it needs {NUMBER}",
-    Stage.BURST,
-)
-def lasting_queue(row: Row, match: re.Match[str]) -> None:
-    same_time(match[1], row.seen("queue_wait_s"))
-    _takes(row, match[2], match[3])
-    same(match[4], row.stage(Stage.BURST))
-    assert row.stage(Stage.BURST) > row.stage(Stage.UNKNOWN)
-    assert row.seen("queue_wait_s") > row.spec("max_wait_s")
-
-
-@clause(rf"{NUMBER} is within the tolerance of (\d+)% around {NUMBER}", Stage.TOLERANCE)
-def tolerance(row: Row, match: re.Match[str]) -> None:
-    before, share, after = match.groups()
-    same(before, row.stage(Stage.BURST))
-    assert abs(float(share) / 100 - row.spec("tolerance")) <= 0.0051
-    same(after, row.stage(Stage.TOLERANCE))
-    current = row.seen("replicas")
-    assert row.stage(Stage.TOLERANCE) == current
-    assert abs(row.stage(Stage.BURST) - current) <= row.spec("tolerance") * current + 1e-6
-
-
-@clause(rf"scale-down stabilization \(window {TIME}\) keeps {NUMBER}(?: for {TIME} more)?", Stage.STABILIZATION)
-def scale_down_stabilization(row: Row, match: re.Match[str]) -> None:
-    window, number, left = match.groups()
-    same_time(window, float(row.decision.kept_window_s[row.row]))
-    same(number, row.stage(Stage.STABILIZATION))
-    assert row.stage(Stage.STABILIZATION) > row.stage(Stage.TOLERANCE)
-    kept_for_s = float(row.decision.kept_for_s[row.row])
-    if left is None:
-        assert not kept_for_s > 0
-    else:
-        same_time(left, kept_for_s)
-
-
-@clause(
-    rf"what was recommended within the last cold start \({TIME}\) keeps {NUMBER}(?: for {TIME} more)?",
-    Stage.STABILIZATION,
-)
-def recommended_lately(row: Row, match: re.Match[str]) -> None:
-    assert Recommender(int(row.decision.recommender[row.row])).plans
-    same_time(match[1], row.seen("cold_start_s"))
-    scale_down_stabilization(row, match)
-
-
-@clause(rf"the running requests and their KV cache need {NUMBER}", Stage.STABILIZATION)
-def in_use(row: Row, match: re.Match[str]) -> None:
-    same(match[1], row.stage(Stage.STABILIZATION))
-    assert row.stage(Stage.TOLERANCE) < row.stage(Stage.STABILIZATION) <= row.inp.fleet.replicas[row.row]
-    seen = row.decision.observation
-    assert seen.running[row.row] > 0 or seen.draining_requests[row.row] > 0
-
-
-@clause(rf"scale-up stabilization \(window {TIME}\) allows {NUMBER}", Stage.STABILIZATION)
-def scale_up_stabilization(row: Row, match: re.Match[str]) -> None:
-    same_time(match[1], row.spec("up_stabilization_s"))
-    same(match[2], row.stage(Stage.STABILIZATION))
-    assert row.stage(Stage.STABILIZATION) < row.stage(Stage.TOLERANCE)
-
-
-@clause(r"one replica stays(.*)", Stage.IDLE)
-def stays_awake(row: Row, match: re.Match[str]) -> None:
-    why, stated_s = match[1], row.spec("idle_after_s")
+def _idle(row: Row, said: Said) -> None:
+    if "timeout" in said:
+        assert "idle_after_s" in said
+        return
     assert (row.stage(Stage.STABILIZATION), row.stage(Stage.IDLE)) == (0, 1)
-    idle_after_s, idle_s = float(row.decision.idle_after_s[row.row]), float(row.decision.idle_s[row.row])
-    if why == ", because the policy does not scale to zero":
-        assert math.isnan(stated_s)
-        return
-    assert not math.isnan(stated_s)
-    if hit := re.fullmatch(rf" until there has been no work for {TIME}(?:, {TIME} from now)?", why):
-        same_time(hit[1], idle_after_s)
-        if hit[2]:
-            same_time(hit[2], idle_after_s - idle_s)
-        assert not idle_s >= idle_after_s
-    elif hit := re.fullmatch(rf", because its gateway has not reported for {TIME}", why):
-        same_time(hit[1], row.seen("gateway_silent_s"))
-    elif why == ", because no gateway is known to hold requests at zero":
-        assert math.isinf(stated_s)
-        assert math.isnan(row.seen("gateway_waiting"))
+    whys = {"never_idle", "no_gateway", "no_timeout", "gateway_silent_s", "idle_after_s"}
+    assert "one" in said and len(said.keys() & whys) == 1
+    exactly(row, said, "never_idle")
+    assert "idle_after_s" not in said or not row.idle_s >= row.idle_after_s
+
+
+def _way(row: Row) -> str:
+    return "up" if row.at is Stage.RATE_LIMIT and row.stage(Stage.RATE_LIMIT) < row.stage(Stage.IDLE) else "down"
+
+
+def _rate_limit(row: Row, said: Said) -> None:
+    if "scheduled" not in said:
+        assert said.keys() == {"way", "period_s", "after"}
+        assert not all(math.isnan(row.spec(f"{_way(row)}_step_{kind}")) for kind in ("fraction", "replicas"))
+
+
+def _bounds(row: Row, said: Said) -> None:
+    after = row.stage(Stage.BOUNDS)
+    if "bound" in said:
+        assert after == row.spec("min_replicas" if said["bound"] == "minimum" else "max_replicas")
+        assert "after" in said
     else:
-        assert why == ", because no idle timeout is known to pay for the start after it within the error budget"
-        assert math.isinf(stated_s)
-        assert math.isnan(idle_after_s)
+        assert said.keys() == {"max_replicas", "way", "period_s", "after"}
+        assert row.max_replicas < after < row.stage(Stage.RATE_LIMIT)
 
 
-@clause(rf"no replica is ready and there was no work for {TIME}, the idle timeout", Stage.IDLE)
-def abandoned(row: Row, match: re.Match[str]) -> None:
-    same_time(match[1], float(row.decision.idle_after_s[row.row]))
-    assert row.decision.idle_s[row.row] >= row.decision.idle_after_s[row.row]
-    assert row.seen("ready") == row.seen("gateway_waiting") == row.stage(Stage.IDLE) == 0
+def _pair(row: Row, said: Said) -> None:
+    assert {"role", "partner", "partner_replicas", "after"} <= said.keys()
+    assert row.at is not Stage.PAIR or row.stage(Stage.PAIR) > row.stage(Stage.BOUNDS)
+    exactly(row, said, "leaves")
+    if "leaves" not in said:
+        exactly(row, said, "least_decode", "most_decode")
 
 
-@clause(
-    rf"(there was no work|no request waited at the gateway) for {TIME}, the idle timeout "
-    "(of the policy|the shortest that the error budget allows)"
-)
-def idle(row: Row, match: re.Match[str]) -> None:
-    work, time, whose = match.groups()
-    assert (work == "there was no work") == (row.seen("ready") > 0)
-    same_time(time, float(row.decision.idle_after_s[row.row]))
-    assert row.decision.idle_s[row.row] >= row.decision.idle_after_s[row.row]
-    assert (whose == "of the policy") == math.isfinite(row.spec("idle_after_s"))
-    assert row.decision.replicas[row.row] == row.stage(Stage.IDLE) == 0
+def _decode_limits(row: Row, column: str) -> list[float]:
+    return [side.spec(f"{column}_decode_per_prefill") for side in (row, row.partner)]
 
 
-@clause(rf"the scale-(up|down) rate limit \(one step per {TIME}\) allows {NUMBER}", Stage.RATE_LIMIT)
-def rate_limit(row: Row, match: re.Match[str]) -> None:
-    way, period, number = match.groups()
-    same_time(period, row.spec(f"{way}_period_s"))
-    same(number, row.stage(Stage.RATE_LIMIT))
-    assert (way == "up") == (row.stage(Stage.RATE_LIMIT) < row.stage(Stage.IDLE))
-    steps = row.spec(f"{way}_step_fraction"), row.spec(f"{way}_step_replicas")
-    assert not all(map(math.isnan, steps))
-
-
-@clause(rf"the (minimum|maximum) is {NUMBER}", Stage.BOUNDS)
-def bounds(row: Row, match: re.Match[str]) -> None:
-    same(match[2], row.stage(Stage.BOUNDS))
-    assert row.stage(Stage.BOUNDS) == row.spec("min_replicas" if match[1] == "minimum" else "max_replicas")
-
-
-@clause(
-    rf"the maximum is {NUMBER}, but while the load is unknown "
-    rf"the scale-down rate limit \(one step per {TIME}\) allows {NUMBER}",
-    Stage.BOUNDS,
-)
-def bounds_in_steps(row: Row, match: re.Match[str]) -> None:
-    same(match[1], row.spec("max_replicas"))
-    same_time(match[2], row.spec("down_period_s"))
-    same(match[3], row.stage(Stage.BOUNDS))
-    assert row.spec("max_replicas") < row.stage(Stage.BOUNDS) < row.stage(Stage.RATE_LIMIT)
-
-
-@clause(rf"its (prefill|decode) workload (\S+) needs {NUMBER}, so the pair needs {NUMBER} here(.*)", Stage.PAIR)
-def pair_raised(row: Row, match: re.Match[str]) -> None:
-    role, name, needed, here, ratio = match.groups()
-    other = _partner(row, role, name, ratio)
-    same(needed, other.stage(Stage.PAIR))
-    same(here, row.stage(Stage.PAIR))
-    assert row.stage(Stage.PAIR) > row.stage(Stage.BOUNDS)
-
-
-@clause(
-    rf"its (prefill|decode) workload (\S+) gets {NUMBER}, "
-    rf"(?:so no more than {NUMBER} are of use here(.*)|which leaves GPUs for {NUMBER})",
-    Stage.PARTNER,
-)
-def pair_cut(row: Row, match: re.Match[str]) -> None:
-    role, name, gets, fewer, ratio, more = match.groups()
-    other = _partner(row, role, name, ratio)
-    same(gets, other.stage(Stage.PARTNER))
-    same(fewer or more, row.stage(Stage.PARTNER))
-    assert (row.stage(Stage.PARTNER) < row.stage(Stage.ALLOCATION)) == (fewer is not None)
-
-
-def _partner(row: Row, role: str, name: str, ratio: str | None) -> Row:
-    """Return the other side of a pair, whose role and name are said. ratio: the words about it; None: none are due."""
-    assert row.inp.pairs is not None
-    other = row._replace(row=int(row.inp.pairs.partner[row.row]))
-    workload = row.inp.fleet.workloads[other.row]
-    assert (workload.role, workload.ref.name) == (role, name)
-    for word, column, strictest in (("least", "min", np.fmax), ("most", "max", np.fmin)) if ratio is not None else ():
-        limits = [each.spec(f"{column}_decode_per_prefill") for each in (row, other)]
-        said = re.search(rf"at {word} {NUMBER}", ratio)
-        assert bool(said) == (not np.isnan(limits).all())
-        if said and word == "least":
-            same(said[1], float(strictest.reduce(limits)))
-    return other
-
-
-SPOT_FIRST = rf"(?:, with spot nodes first beyond {NUMBER} on others)?"
-
-
-def _spot_first(row: Row, beyond: str | None) -> None:
-    """Check the preference for spot nodes: the largest floor of the variants, and nothing where none states one."""
+def _spot_floors(row: Row) -> FloatColumn:
+    """Return the floors that the variants of a service state; none where no variant is known to be on spot nodes."""
     variants = row.inp.variants
-    assert variants is not None
     floors = row.inp.spec.on_demand_floor[variants.service == variants.service[row.row]]
-    known = floors[~np.isnan(floors)] if variants.may_be_spot is not None else floors[:0]
-    assert (beyond is None) == (not len(known))
-    if beyond is not None:
-        same(beyond, known.max())
+    return floors[~np.isnan(floors)] if variants.may_be_spot is not None else floors[:0]
 
 
-@clause(rf"it takes over load from other variants of (\S+) and needs {NUMBER}{SPOT_FIRST}", Stage.VARIANT)
-def takes_over(row: Row, match: re.Match[str]) -> None:
-    _spot_first(row, match[3])
-    assert match[1] == row.inp.fleet.workloads[row.row].service
-    same(match[2], row.stage(Stage.VARIANT))
-    assert row.stage(Stage.VARIANT) > row.stage(Stage.BOUNDS)
+def _variant(row: Row, said: Said) -> None:
+    assert {"service", "after"} <= said.keys()
+    exactly(row, said, "takes_over", "gives_up", "exchange", "on_demand_replicas")
 
 
-@clause(rf"other variants of (\S+) take over load, so {NUMBER} remain{SPOT_FIRST}", Stage.VARIANT)
-def leaves(row: Row, match: re.Match[str]) -> None:
-    _spot_first(row, match[3])
-    assert match[1] == row.inp.fleet.workloads[row.row].service
-    same(match[2], row.stage(Stage.VARIANT))
-    assert row.stage(Stage.VARIANT) < row.stage(Stage.BOUNDS)
-
-
-@clause(rf"it will replace dearer variants of (\S+) and needs {NUMBER}{SPOT_FIRST}", Stage.EXCHANGE)
-def replaces(row: Row, match: re.Match[str]) -> None:
-    _spot_first(row, match[3])
-    assert match[1] == row.inp.fleet.workloads[row.row].service
-    same(match[2], row.stage(Stage.EXCHANGE))
-    assert row.stage(Stage.EXCHANGE) > row.stage(Stage.VARIANT)
-
-
-GUARANTEE = (
-    rf"(?:, of which {NUMBER} replicas? more than its load needs, as {SHARE} of the pool is guaranteed to headroom "
-    r"before base replicas of (\S+(?:(?:,| and) \S+)*?(?: and \d+ others)?)"
-    r"|, after the guaranteed headroom of (\S+(?:(?:,| and) \S+)*?(?: and \d+ others)?))?"
-)
-
-
-def _guarantee(row: Row, beyond: str | None, share: str | None, paying: str | None, first: str | None) -> None:
+def _guarantee(row: Row, said: Said) -> None:
     """Check who has guaranteed headroom and who pays for it: the ends of the sentence agree with the allocation."""
     spec, base, allocated = row.inp.spec, row.decision.base_replicas, row.decision.stages[Stage.ALLOCATION]
-    named = [name for name in re.split(r", | and ", paying or first or "") if name and not name.endswith(" others")]
-    rows = [each.ref.label for each in row.inp.fleet.workloads]
-    for other in (rows.index(name) for name in named):
+    rows = [workload.ref.label for workload in row.inp.fleet.workloads]
+    names = said.get("paying", said.get("served_first", ListedNames((), 0)))
+    assert len(said.keys() & {"paying", "headroom_replicas", "headroom_share"}) in (0, 3)
+    for other in map(rows.index, names.named):
         assert row.inp.fleet.pool[other] == row.inp.fleet.pool[row.row]
-        high, low = (row.row, other) if paying else (other, row.row)
+        high, low = (row.row, other) if "paying" in said else (other, row.row)
         assert spec.priority[high] > spec.priority[low] and spec.headroom_share[high] > 0
         assert allocated[high] > max(base[high], spec.min_replicas[high])
         assert allocated[low] < base[low] and spec.can_wait(row.decision.observation.cold_start_s)[low]
-    if beyond is not None:
-        assert share is not None and paying
-        same(beyond, allocated[row.row] - max(base[row.row], spec.min_replicas[row.row]))
-        same_share(share, spec.headroom_share[row.row])
 
 
-@clause(
-    rf"the pool of {NUMBER} (.+?) allocates {NUMBER} of {NUMBER}(?:, because its last pods did not (start)"
-    rf"|(, the rest is headroom)?{GUARANTEE}(?:, because no node has {NUMBER} GPUs left)?"
-    r"(?:, by today's nodes, although (.+) may get more)?)",
-    Stage.ALLOCATION,
-)
-def allocation(row: Row, match: re.Match[str]) -> None:
-    gpus, names, after, before, unstarted, headroom, beyond, share, paying, first, scattered, grows = match.groups()
-    _guarantee(row, beyond, share, paying, first)
-    fleet = row.inp.fleet
-    own = int(fleet.pool[row.row])
-    same(after, row.stage(Stage.ALLOCATION))
-    same(before, row.stage(Stage.SLEEP))
-    assert float(after) < float(before)
-    if not unstarted:
-        assert bool(headroom) == (float(after) >= row.decision.base_replicas[row.row])
-        assert (grows or "") == fleet.pools[own].grows
-    if names.startswith(shared := "GPUs on the node groups of "):
-        of_short = [number for number, pool in enumerate(fleet.pools) if pool.nodes in names.removeprefix(shared)]
-        assert own in of_short
-        same(gpus, float(fleet.groups.gpus[fleet.groups.admitted[of_short].any(axis=0)].sum()))
-    else:
-        same(gpus, float(fleet.pool_gpus[own]))
-        assert names.startswith(fleet.pools[own].product or fleet.pools[own].resource)
+def _allocation(row: Row, said: Said) -> None:
+    after, before, fleet = row.stage(Stage.ALLOCATION), row.stage(Stage.SLEEP), row.inp.fleet
+    if "quota" in said:
+        _quota(row, said)
+    if "held_because" in said:
+        assert after > row.stage(Stage.VARIANT) and "after" in said
+        return
+    assert after < before
+    kinds = said.keys() & {"nowhere", "halted", "fits", "quota", "pool", "pools"}
+    assert (len(kinds) == 1 and "before" in said) or kinds == {"halted"}
+    assert ("after" in said) == ("fits" not in said or after > said["fits"])
+    assert "fits" not in said or said["fits"] < before
+    if kinds & {"quota", "pool", "pools"} and "unstarted" not in said:
+        exactly(row, said, "headroom")
+    if kinds & {"fits", "pool", "pools"} and "unstarted" not in said:
+        assert said.get("grows", "") == fleet.pools[int(fleet.pool[row.row])].grows
+    if "pool" in said:
         # One replica more would not fit, or it would and is not claimed.
         taking = np.where(np.isnan(row.decision.unfollowed_s), before_partners(row), fleet.replicas)
-        allocated = np.nansum((taking * fleet.gpus_per_replica)[fleet.pool == own])
-        assert (allocated + fleet.gpus_per_replica[row.row] > float(gpus)) != bool(unstarted or scattered)
+        allocated = np.nansum((taking * fleet.gpus_per_replica)[fleet.pool == fleet.pool[row.row]])
+        is_full = allocated + fleet.gpus_per_replica[row.row] > said["pool_gpus"]
+        assert is_full != ("unstarted" in said or "free_gpus" in said)
+    if "pools" in said:
+        names = [_name_pool(row, number) for number in range(len(fleet.pools))]
+        named = [names.index(name) for name in said["pools"].named]
+        assert int(fleet.pool[row.row]) in named
+        assert said["shared_gpus"] == fleet.groups.gpus[fleet.groups.admitted[named].any(axis=0)].sum()
+    _guarantee(row, said)
+
+
+def _name_pool(row: Row, number: int) -> str:
+    pool = row.inp.fleet.pools[number]
+    return f"{pool.product or pool.resource}" + (f" ({pool.nodes})" if pool.nodes else "")
 
 
 def before_partners(row: Row) -> FloatColumn:
@@ -979,109 +583,84 @@ def gpus_of(row: Row, tenants: list[int], quotas: Quotas, replicas: FloatColumn)
     return float(np.nansum((replicas * row.inp.fleet.gpus_per_replica)[np.isin(quotas.tenant, tenants)]))
 
 
-def find_quota(row: Row, source: str) -> tuple[Quotas, int]:
-    """Return the kind and the number of the only quota with this source. Each tenant has its own quota here."""
-    found = [
-        (quotas, number)
-        for quotas in row.inp.fleet.quotas
+def own_quota(row: Row) -> tuple[Quotas, int]:
+    """Return the kind and the number of the quota of the workload. Each tenant has one of its own here."""
+    (quotas,) = [quotas for quotas in row.inp.fleet.quotas if quotas.tenant[row.row] >= 0]
+    (own,) = quotas.charged[int(quotas.tenant[row.row])].nonzero()[0].tolist()
+    return quotas, own
+
+
+def _of_quota(column: str) -> Callable[[Row], float]:
+    return lambda row: float(getattr(own_quota(row)[0], column)[own_quota(row)[1]])
+
+
+def _name_quotas(row: Row, numbers: list[int]) -> ListedNames:
+    quotas = [own_quota(row)[0].quotas[number] for number in numbers]
+    return ListedNames(tuple(f"{quota.source} {quota.flavor}".strip() for quota in quotas), 0)
+
+
+def _cohort(row: Row) -> ListedNames:
+    return ListedNames((f"cohort {own_quota(row)[0].quotas[own_quota(row)[1]].cohort}",), 0)
+
+
+def _has_cohort(row: Row) -> bool:
+    return bool(own_quota(row)[0].quotas[own_quota(row)[1]].cohort)
+
+
+def _over(row: Row, replicas: FloatColumn) -> float:
+    """Return the GPUs beyond its quota that this many replicas take."""
+    quotas, own = own_quota(row)
+    used = gpus_of(row, [int(quotas.tenant[row.row])], quotas, replicas) + quotas.used_by_others[own]
+    return max(float(used - quotas.nominal[own]), 0.0)
+
+
+def _in_cohort(row: Row, gains: FloatColumn) -> list[int]:
+    """Return the quotas of the workload's cohort, or its own alone, whose tenants' replicas gain by these counts."""
+    quotas, own = own_quota(row)
+    linked = [
+        number
         for number, quota in enumerate(quotas.quotas)
-        if f"{quota.source} {quota.flavor}".strip() == source
+        if number == own or (quota.cohort and quota.cohort == quotas.quotas[own].cohort)
     ]
-    assert len(found) == 1
-    return found[0]
+    tenant = {number: int(quotas.charged[:, number].argmax()) for number in linked}
+    return [number for number in linked if gpus_of(row, [tenant[number]], quotas, gains) > 0]
 
 
-QUOTA = rf"the quota of {NUMBER} (\S+) \((.+?)(?:, {NUMBER} of them for pods of others)?\)"
+def _takers(row: Row) -> ListedNames:
+    gains = row.decision.replicas - row.inp.fleet.replicas
+    return _name_quotas(row, [quota for quota in _in_cohort(row, gains) if quota != own_quota(row)[1]])
 
 
-@clause(
-    rf"{QUOTA}(?: with {NUMBER} borrowed from cohort (.+?))? allocates {NUMBER} of {NUMBER}"
-    rf"(?:, cohort (.+?) lends no more|, no more than {NUMBER} may be borrowed)?(?:, {NUMBER} go back to (.+?))?"
-    r"(, the rest is headroom)?",
-    Stage.ALLOCATION,
-)
-def quota_allocation(row: Row, match: re.Match[str]) -> None:
-    nominal, resource, source, others, borrowed, lender, after, before, cohort, most, back, taker, headroom = (
-        match.groups()
-    )
-    quotas, own = find_quota(row, source)
-    tenant = int(quotas.tenant[row.row])
-    assert quotas.charged[tenant].nonzero()[0].tolist() == [own]
-    assert resource == quotas.quotas[own].resource
-    assert {lender, cohort} <= {None, quotas.quotas[own].cohort}
-    assert bool(cohort or most) == bool(quotas.quotas[own].cohort)
-    same(nominal, float(quotas.nominal[own]))
-    same(others or "0", float(quotas.used_by_others[own]))
-    same(after, row.stage(Stage.ALLOCATION))
-    same(before, row.stage(Stage.SLEEP))
-    assert float(after) < float(before)
-    assert bool(headroom) == (float(after) >= row.decision.base_replicas[row.row])
-    decided, now = (
-        gpus_of(row, [tenant], quotas, replicas) + quotas.used_by_others[own]
-        for replicas in (row.decision.replicas, row.inp.fleet.replicas)
-    )
-    over = max(decided - quotas.nominal[own], 0.0)
-    same(borrowed or "0", over if quotas.quotas[own].cohort else 0.0)
-    one_more = row.inp.fleet.gpus_per_replica[row.row]
-    allocated = gpus_of(row, [tenant], quotas, before_partners(row)) + quotas.used_by_others[own]
-    if most:
-        same(most, float(quotas.borrowing_limit[own]))
-        assert allocated + one_more > quotas.nominal[own] + quotas.borrowing_limit[own]
-    if not quotas.quotas[own].cohort:
-        assert allocated + one_more > quotas.nominal[own]
-    if back:
-        same(back, max(now - quotas.nominal[own], 0.0) - over)
-        for name in re.split(", | and ", taker):
-            other = int(quotas.charged[:, find_quota(row, name)[1]].argmax())
-            grown, before_it = (
-                gpus_of(row, [other], quotas, replicas) for replicas in (row.decision.replicas, row.inp.fleet.replicas)
-            )
-            assert grown > before_it
+def _leaving(row: Row) -> FloatColumn:
+    """Return the replicas of other workloads that drain or are to leave."""
+    leaving = row.decision.observation.terminating + np.fmax(row.inp.fleet.replicas - row.decision.replicas, 0.0)
+    return np.where(np.arange(len(leaving)) == row.row, 0.0, leaving)
 
 
-@clause(rf"(.+), of which {QUOTA}(?: with {NUMBER} borrowed from cohort .+?)? allocates {NUMBER}", Stage.ALLOCATION)
-def held_beyond_quota(row: Row, match: re.Match[str]) -> None:
-    held = row.inp.fleet.hpa_limits
-    assert held is not None
-    assert match[1] == held.reason[row.row]
-    same(match[2], float(find_quota(row, match[4])[0].nominal[find_quota(row, match[4])[1]]))
-    same(match[7], row.stage(Stage.ALLOCATION))
-    assert row.stage(Stage.ALLOCATION) > row.stage(Stage.VARIANT)
+def _returning_gpus(row: Row) -> float:
+    quotas, lenders = own_quota(row)[0], _in_cohort(row, _leaving(row))
+    tenants = [int(quotas.charged[:, number].argmax()) for number in lenders]
+    waiting = row.desired - row.ready - row.asleep - row.starting
+    return min(gpus_of(row, tenants, quotas, _leaving(row)), waiting * row.inp.fleet.gpus_per_replica[row.row])
 
 
-@clause(rf"{NUMBER} GPUs come back from (.+?)(?: within {TIME})? as replicas there drain")
-def quota_drains(row: Row, match: re.Match[str]) -> None:
-    gpus, sources, within = match.groups()
-    fleet, decided = row.inp.fleet, row.decision.replicas
-    waiting = decided[row.row] - row.seen("ready") - row.seen("asleep") - row.seen("starting")
-    leaving = row.decision.observation.terminating + np.fmax(fleet.replicas - decided, 0.0)
-    leaving[row.row] = 0.0
-    quotas, _ = find_quota(row, re.split(", | and ", sources)[0])
-    names = re.split(", | and ", sources)
-    of_sources = [int(quotas.charged[:, find_quota(row, name)[1]].argmax()) for name in names]
-    there = np.isin(quotas.tenant, of_sources) & (leaving > 0)
-    same(gpus, min(gpus_of(row, of_sources, quotas, leaving), waiting * fleet.gpus_per_replica[row.row]))
-    if within:
-        assert fleet.drain_s is not None
-        same_time(within, float(fleet.drain_s[there].max()))
+def _drain_s(row: Row) -> float:
+    quotas, lenders = own_quota(row)[0], _in_cohort(row, _leaving(row))
+    tenants = [int(quotas.charged[:, number].argmax()) for number in lenders]
+    return float(row.inp.fleet.drain_s[np.isin(quotas.tenant, tenants) & (_leaving(row) > 0)].max())
 
 
-@clause(
-    rf"the nodes that admit it hold {NUMBER} of {NUMBER}(?:, so it keeps {NUMBER})?"
-    r"(?:, by today's nodes, although (.+) may get more)?",
-    Stage.ALLOCATION,
-)
-def nodes_hold(row: Row, match: re.Match[str]) -> None:
-    fits, before, kept, grows = match.groups()
-    same(fits, float(row.inp.fleet.obstacles.fits[row.row]))
-    same(before, row.stage(Stage.VARIANT))
-    assert float(fits) < float(before)
-    if kept:
-        same(kept, row.stage(Stage.ALLOCATION))
-        assert float(kept) > float(fits)
-    else:
-        assert row.stage(Stage.ALLOCATION) <= float(fits)
-    assert (grows or "") == row.inp.fleet.pools[int(row.inp.fleet.pool[row.row])].grows
+def _quota(row: Row, said: Said) -> None:
+    quotas, own = own_quota(row)
+    assert {"nominal_gpus", "resource"} <= said.keys()
+    exactly(row, said, "others_gpus", "borrowed_gpus", "lender")
+    if "held_because" in said:
+        return
+    assert len(said.keys() & {"full_cohort", "borrowing_limit"}) == _has_cohort(row)
+    allocated = gpus_of(row, [int(quotas.tenant[row.row])], quotas, before_partners(row))
+    allocated += quotas.used_by_others[own] + row.inp.fleet.gpus_per_replica[row.row]
+    if "full_cohort" not in said:
+        assert allocated > quotas.nominal[own] + (quotas.borrowing_limit[own] if _has_cohort(row) else 0.0)
 
 
 def nowhere(row: Row) -> bool:
@@ -1094,193 +673,330 @@ def nowhere(row: Row) -> bool:
     return bool((causes == PendingCause.NO_NODE).any()) or not (fleet.groups.can_add > 0).any()
 
 
-@clause(rf"no node can hold a replica, so no more than {NUMBER} of {NUMBER} are requested", Stage.ALLOCATION)
-def fits_nowhere(row: Row, match: re.Match[str]) -> None:
-    assert nowhere(row)
-    same(match[1], row.stage(Stage.ALLOCATION))
-    same(match[2], row.stage(Stage.SLEEP))
-
-
-@clause(rf"no more than {NUMBER} are requested while some of them do not run", Stage.ALLOCATION)
-def halted(row: Row, match: re.Match[str]) -> None:
-    same(match[1], row.stage(Stage.ALLOCATION))
-    assert row.stage(Stage.ALLOCATION) == row.seen("replicas") < row.stage(Stage.VARIANT)
-    assert row.seen("missing_pods") > 0 or row.seen("pending") > 0
-
-
-@clause(rf"(.+), of which the pool of {NUMBER} .+ allocates {NUMBER}", Stage.ALLOCATION)
-def held_beyond_pool(row: Row, match: re.Match[str]) -> None:
-    held = row.inp.fleet.hpa_limits
-    assert held is not None
-    assert match[1] == held.reason[row.row]
-    same(match[3], row.stage(Stage.ALLOCATION))
-    assert row.stage(Stage.ALLOCATION) > row.stage(Stage.VARIANT)
-
-
-@clause(rf"the pre-warm schedule needs {NUMBER} at once", PRE_WARM)
-def pre_warm(row: Row, match: re.Match[str]) -> None:
-    same(match[1], row.recommended(Signal.SCHEDULE))
-
-
-@clause(r"scaling is paused", Stage.OWNER)
-def paused(row: Row, match: re.Match[str]) -> None:
-    assert row.inp.fleet.paused[row.row]
-    assert row.decision.replicas[row.row] == row.seen("replicas")
-
-
-@clause(rf"(.+) owns the count(?: for {TIME} more|(, until somebody raises it from zero))?", Stage.OWNER)
-def other_owner(row: Row, match: re.Match[str]) -> None:
-    assert match[1] == row.inp.fleet.other_owner[row.row]
-    assert row.decision.replicas[row.row] == row.seen("replicas")
+def _owned_left_s(row: Row) -> float:
     foreign = row.inp.fleet.foreign
-    left_s = math.nan if foreign is None else float(foreign.owned_until_s[row.row]) - row.inp.now_s
-    assert bool(match[3]) == (left_s == math.inf)
-    if match[2]:
-        same_time(match[2], left_s)
+    return math.nan if foreign is None else float(foreign.owned_until_s[row.row]) - row.inp.now_s
 
 
-@clause(rf"(.+) holds it(?: for {TIME} more|(, until somebody raises it from zero))?")
-def holds_it(row: Row, match: re.Match[str]) -> None:
-    assert row.stage(Stage.OWNER) == row.stage(Stage.PARTNER)
-    other_owner(row, match)
+def _owner(row: Row, said: Said) -> None:
+    assert len(said.keys() & {"owner", "paused", "held_because", "hpa_refuses", "refuses"}) == 1
+    assert "held_because" not in said or "after" in said
+    if said.keys() & {"owner", "paused"}:
+        assert row.desired == row.replicas
+    if "owner" in said:
+        exactly(row, said, "for_ever")
+    _refused(row, said)
 
 
-@clause(rf"(.+) reset the count from {NUMBER} to {NUMBER} with its manifest(, which is undone)?")
-def reset(row: Row, match: re.Match[str]) -> None:
-    foreign = row.inp.fleet.foreign
-    assert foreign is not None
-    assert match[1] == (foreign.reset_by[row.row] or "an update that left the count out")
-    same(match[2], float(row.inp.fleet.replicas[row.row]))
-    same(match[3], float(foreign.reset_to[row.row]))
-    assert bool(match[4]) == bool(row.decision.replicas[row.row] > foreign.reset_to[row.row])
+def _refused(row: Row, said: Said) -> None:
+    if "refuses" in said:
+        assert "refused_replicas" in said
+        exactly(row, said, "retry_in_s")
+    if said.keys() & {"refuses", "hpa_refuses", "missing_pods", "absent_pods"}:
+        exactly(row, said, "message")
 
 
-@clause(rf"(.+), so the count will be {NUMBER}", Stage.OWNER)
-def held(row: Row, match: re.Match[str]) -> None:
-    held = row.inp.fleet.hpa_limits
-    assert held is not None
-    assert match[1] == held.reason[row.row]
-    same(match[2], row.stage(Stage.OWNER))
+STAGES: dict[Stage, Callable[[Row, Said], None]] = {
+    Stage.UNKNOWN: _unknown,
+    Stage.BURST: _burst,
+    Stage.TOLERANCE: _tolerance,
+    Stage.STABILIZATION: _stabilization,
+    Stage.IDLE: _idle,
+    Stage.RATE_LIMIT: _rate_limit,
+    Stage.BOUNDS: _bounds,
+    Stage.PAIR: _pair,
+    Stage.VARIANT: _variant,
+    Stage.EXCHANGE: _variant,
+    Stage.SLEEP: lambda row, said: only(said.keys() == {"kept_asleep", "after"}, ""),
+    Stage.ALLOCATION: _allocation,
+    Stage.PARTNER: _pair,
+    Stage.OWNER: _owner,
+}
 
 
-# --- pods that do not serve
+# --- pods that do not serve, and other clauses
 
 
-@clause(
-    rf"the API server (?:refuses {NUMBER} replicas?, next try in {TIME}|last refused {NUMBER} replicas?)(?:: (.*))?"
-)
-def refused(row: Row, match: re.Match[str]) -> None:
-    now, left, last, words = match.groups()
-    obstacles, left_s = row.inp.fleet.obstacles, row.inp.fleet.obstacles.retry_at_s[row.row] - row.inp.now_s
-    same(now or last, float(obstacles.refused_replicas[row.row]))
-    assert bool(left) == (left_s > 0)
-    if left:
-        same_time(left, left_s)
-    assert (words or "") == row.words
+def _others(row: Row, said: Said) -> None:
+    """Assert that every group of pods that does not serve has its claims, and every other clause all of them."""
+    exactly(row, said, "missing_pods", "stuck", "queue_outliers", "uncounted_requests", "metrics_age_s")
+    exactly(row, said, "asleep", "waking")
+    assert not row.queue_outliers > row.reporting / 2
+    if "no_work" in said:
+        assert {"idle_after_s", "whose"} <= said.keys()
+        assert row.idle_s >= row.idle_after_s
+        assert row.desired == row.stage(Stage.IDLE) == 0
+    if "holder" in said:
+        assert row.stage(Stage.OWNER) == row.stage(Stage.PARTNER) == row.replicas
+        exactly(row, said, "for_ever")
+    if "reset_by" in said:
+        assert {"reset_from", "reset_to"} <= said.keys()
+        exactly(row, said, "undone")
+    if "stuck" in said:
+        assert {"reporting", "stuck_requests", "stuck_s"} <= said.keys()
+        assert len(said.keys() & {"another", "stand_in", "no_other"}) == 1
+    if "queue_outliers" in said:
+        assert {"queue_outlier_s", "queue_outlier_requests"} <= said.keys()
+    if "waking" in said:
+        assert "wake_s" in said
+    _refused(row, said)
 
 
-@clause(r"its HPA cannot change the count(?:: (.*))?")
-def hpa_refused(row: Row, match: re.Match[str]) -> None:
-    assert math.isinf(row.inp.fleet.obstacles.refused_replicas[row.row])
-    assert (match[1] or "") == row.words
+def _late_pods(row: Row) -> np.ndarray:
+    return np.flatnonzero(row.decision.starts.pod_late & (row.inp.fleet.pod_workload == row.row))
 
 
-ABSENT = (
-    r"\d+ (?:replicas? (?:has|have) no pod|"
-    r"pods? (?:is|are) (?:pending|queued|crashing|stuck starting|impossible to schedule) \([^)]*\))"
-)
+def _latest(column: str) -> Callable[[Row], float]:
+    """Read a column of the pod that is the longest in a phase for which it is late."""
+    starts = lambda row: row.decision.starts  # noqa: E731
+    return lambda row: float(
+        getattr(starts(row), column)[max(_late_pods(row), key=lambda pod: starts(row).pod_phase_s[pod])]
+    )
 
 
-@clause(rf"((?:{ABSENT})(?: and {ABSENT})*)(?:: (.*))?")
-def not_running(row: Row, match: re.Match[str]) -> None:
-    fleet = row.inp.fleet
-    parts = re.findall(ABSENT, match[1])
-    pods = (fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating
-    expected = Counter({what: int(np.sum(fleet.pod_pending[pods] == why)) for what, why in PENDING.items()})
-    expected[STUCK_STARTING] = round(row.seen("pending")) - sum(expected.values())
-    serve = int(np.sum((fleet.pod_workload == row.row) & ~fleet.pod_terminating))
-    beyond = max(0.0, serve - (0.0 if nowhere(row) else float(fleet.obstacles.fits[row.row])))
-    for what in ("pending (unschedulable)", "pending (unschedulable, and the cluster autoscaler creates no node)"):
-        moved = int(min(expected[what], beyond))
-        expected[what], beyond = expected[what] - moved, beyond - moved
-        expected[IMPOSSIBLE] += moved
-    expected["no pod"] = round(row.seen("missing_pods"))
-    found = Counter[str]()
-    for part in parts:
-        many, what = re.fullmatch(r"(\d+) (?:replica|pod)s? (?:is|are|has|have) (.*)", part).groups()
-        found[what] += int(many)
-    assert found == +expected
-    assert (match[2] or "") == row.words
-
-
-@clause(rf"{NUMBER} pods? waits? for a node that is being created")
-def node_coming(row: Row, match: re.Match[str]) -> None:
+def _absent(row: Row, groups: list[Value]) -> None:
+    """Assert that the pods that cannot start are told by cause. groups: their numbers and causes in turn."""
     fleet = row.inp.fleet
     pods = (fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating
-    same(match[1], min(float(np.sum(fleet.pod_pending[pods] == PendingCause.NODE_COMING)), row.seen("starting")))
+    causes = [why for why in PendingCause if why not in (PendingCause.NONE, PendingCause.NODE_COMING)]
+    expected = Counter({why.name: int(np.sum(fleet.pod_pending[pods] == why)) for why in causes})
+    expected["NONE"] = round(or_zero(row.pending)) - sum(expected.values())
+    beyond = row.count_pods(~fleet.pod_terminating) - (0.0 if nowhere(row) else float(fleet.obstacles.fits[row.row]))
+    for why in ("UNSCHEDULABLE", "NO_NODE"):
+        moved = int(min(expected[why], max(beyond - expected["IMPOSSIBLE"], 0.0)))
+        expected[why] -= moved
+        expected["IMPOSSIBLE"] += moved
+    assert Counter(dict(zip(groups[1::2], groups[::2], strict=True))) == +expected
 
 
-@clause(
-    rf"{NUMBER} replicas? (?:is|are) asleep(?:, {NUMBER} to wake, which takes {TIME})?"
-    rf"(?:, {NUMBER} did not wake in time)?"
-)
-def asleep(row: Row, match: re.Match[str]) -> None:
-    same(match[1], row.seen("asleep"))
-    waking = np.sum((row.inp.fleet.pod_workload == row.row) & row.decision.sleep_orders.wake)
-    same(match[2] or "0", float(waking))
-    if match[3]:
-        same_time(match[3], row.seen("wake_s"))
-    if match[4]:
-        same(match[4], row.seen("asleep") - row.seen("wakeable"))
+def _age_s(row: Row) -> float:
+    age_s = row.age_s
+    if row.signal is Signal.PLANNER:
+        age_s = float(np.fmax(age_s, row.inp.now_s - row.last_updated_s))
+    return max(age_s, 0.0) if not math.isnan(age_s) else age_s
 
 
-@clause(rf"{NUMBER} idle replicas? (?:is|are) to sleep")
-def falling_asleep(row: Row, match: re.Match[str]) -> None:
-    orders = row.decision.sleep_orders
-    own = row.inp.fleet.pod_workload == row.row
-    same(match[1], float(np.sum(own & orders.sleep & ~orders.asleep)))
+def _retry_in_s(row: Row) -> float:
+    return float(row.inp.fleet.obstacles.retry_at_s[row.row] - row.inp.now_s)
 
 
-@clause(rf"{NUMBER} of {NUMBER} (?:is|are) kept asleep beside those that serve")
-def kept_asleep(row: Row, match: re.Match[str]) -> None:
-    kept, total = match.groups()
-    same(kept, row.stage(Stage.SLEEP) - row.stage(Stage.EXCHANGE))
-    same(total, row.stage(Stage.SLEEP))
+def _node_pods(row: Row) -> float:
+    fleet = row.inp.fleet
+    is_coming = (fleet.pod_pending == PendingCause.NODE_COMING) & ~fleet.pod_ready & ~fleet.pod_terminating
+    return min(row.count_pods(is_coming), row.starting)
 
 
-@clause(
-    rf"{NUMBER} of {NUMBER} reporting replicas? (?:has|have) made no progress on {NUMBER} requests? for {TIME} "
-    r"\(stuck, or stale metrics\), so (?:its|their) load is not counted and (.*)"
-)
-def no_progress(row: Row, match: re.Match[str]) -> None:
-    stuck, reporting, requests, since, instead = match.groups()
-    same(stuck, row.seen("stuck"))
-    same(reporting, row.seen("reporting"))
-    same(requests, row.seen("stuck_requests"))
-    same_time(since, row.seen("stuck_s"))
-    if instead == "another replica serves for each":
-        assert row.seen("stuck_replaced") == row.seen("stuck")
-    elif instead == "one more replica stands in for a while":
-        assert row.seen("stuck_min_replicas") == row.seen("stuck") + 1
-    else:
-        assert re.fullmatch("nothing replaces (it|them)", instead)
-        assert row.seen("stuck_replaced") == 0
-        assert math.isnan(row.seen("stuck_min_replicas"))
+VALUES: dict[str, Callable[[Row], Value]] = {
+    "current": lambda row: float(row.inp.fleet.present_replicas[row.row]),
+    "desired": lambda row: row.desired,
+    "direction": lambda row: "up" if row.desired > row.inp.fleet.present_replicas[row.row] else "down",
+    "metrics_age_s": _age_s,
+    # signals
+    "signal": lambda row: SUBJECTS[row.signal][0],
+    "recommended": lambda row: float(np.nanmax(row.decision.recommendations[:, row.row])),
+    "overruled": lambda row: row.recommended(Signal.PLANNER),
+    "longest_wait_s": lambda row: row.queue_wait_s,
+    "rate": lambda row: getattr(row, RATES[row.signal][0]),
+    "kind": lambda row: RATES[row.signal][1],
+    "draining_rate": lambda row: getattr(row, f"draining_{RATES[row.signal][0]}"),
+    "pods": _not_serving,
+    "each": lambda row: row.capacity(SUBJECTS[row.signal][2]),
+    "unit": lambda row: SUBJECTS[row.signal][1],
+    "read_from": lambda row: row.reporting,
+    "serving": lambda row: row.ready - row.newly_ready,
+    "asleep_on_top": lambda row: row.asleep,
+    "stuck_on_top": lambda row: row.stuck_replaced,
+    "stuck_beside": lambda row: row.stuck,
+    "quantile_s": lambda row: getattr(row, f"{row.signal.name.lower()}_s"),
+    "objective_s": lambda row: row.spec(f"{row.signal.name.lower()}_objective_s"),
+    "rate_window_s": lambda row: 30.0,
+    "window_left_s": _schedule_end,
+    "chance_left_s": lambda row: min(2 * row.cold_start_s + 120, 1800) - row.stuck_s,
+    "come": _comes,
+    "missing": lambda row: "ready" if row.ready == 0 else only(row.reporting == 0, "awake"),
+    # the planner
+    "idle_replicas": lambda row: row.recommended(Signal.PLANNER) - row.planned,
+    "strategy_replicas": lambda row: only(not _as_planned(row), row.strategy_replicas),
+    "lower_over_s": lambda row: only(row.planned < _busy(row), row.strategy.average_s),
+    "constant_replicas": _constant,
+    "peak_expires_in_s": lambda row: only(_exceeds_load(row) and row.peak_expires_in_s >= 0, row.peak_expires_in_s),
+    "warm_up_left_s": lambda row: only(
+        _exceeds_load(row) and row.observed_s < row.warm_up_s and row.planned <= row.initial_fleet,
+        row.warm_up_s - row.observed_s,
+    ),
+    "peaked_over_s": lambda row: only(_exceeds_load(row) and math.isnan(row.peak_expires_in_s), row.strategy.average_s),
+    "hold_cold_starts": lambda row: row.strategy.hold,
+    "seasonal_load": _seasonal,
+    "ago": lambda row: "a week" if not row.day_ago_load >= or_zero(row.week_ago_load) else "a day",
+    "margin_fraction": lambda row: only(_exceeds_load(row), row.strategy.margin_share),
+    "margin_roots": lambda row: only(_exceeds_load(row), row.strategy.margin_roots),
+    "budget_fraction": lambda row: row.budget,
+    "budget_window_s": lambda row: row.window_s,
+    "seen_window_s": lambda row: only(row.observed_s >= row.window_s, row.window_s),
+    "predicted_fraction": _predicted,
+    "unavoidable_fraction": _unavoidable,
+    "allowed_fraction": _allowed,
+    "allows": lambda row: "so it now allows" if _allowed(row) < row.budget - 1e-12 else "and it still allows",
+    # stages
+    "before": lambda row: row.stage(row.at - 1),
+    "after": lambda row: row.stage(row.at),
+    "keeps": lambda row: "stays at" if row.stage(row.at) == row.replicas else "goes no further than",
+    "fleet_age_s": lambda row: only(
+        row.inp.now_s - row.inp.fleet.time_s > min(20.0, row.max_input_age_s),
+        row.inp.now_s - row.inp.fleet.time_s,
+    ),
+    "gateway_silent_s": lambda row: only(row.gateway_silent_s > row.max_input_age_s, row.gateway_silent_s),
+    "prompt_left_s": lambda row: 180.0 - row.stuck_s,
+    "takes": lambda row: "takes" if row.decision.starts.seen[row.row] > 0 else "is assumed to take",
+    "cold_start_window_s": lambda row: only(
+        Recommender(int(row.decision.recommender[row.row])).plans and row.kept_window_s == row.cold_start_s,
+        row.cold_start_s,
+    ),
+    "scheduled": lambda row: only(row.at in PRE_WARM_STAGES, row.recommended(Signal.SCHEDULE)),
+    "idle_left_s": lambda row: row.idle_after_s - row.idle_s,
+    "way": _way,
+    "period_s": lambda row: row.spec(f"{_way(row)}_period_s"),
+    "bound": lambda row: "minimum" if row.stage(Stage.BOUNDS) > row.stage(Stage.RATE_LIMIT) else "maximum",
+    "role": lambda row: row.inp.fleet.workloads[row.partner.row].role,
+    "partner": lambda row: row.inp.fleet.workloads[row.partner.row].ref.name,
+    "partner_replicas": lambda row: row.partner.stage(row.at),
+    "least_decode": lambda row: float(np.fmax.reduce(_decode_limits(row, "min"))),
+    "most_decode": lambda row: float(
+        np.fmax(np.fmin.reduce(_decode_limits(row, "max")), np.fmax.reduce(_decode_limits(row, "min")))
+    ),
+    "service": lambda row: row.inp.fleet.workloads[row.row].service,
+    "on_demand_replicas": lambda row: float(_spot_floors(row).max()),
+    "kept_asleep": lambda row: row.stage(Stage.SLEEP) - row.stage(Stage.EXCHANGE),
+    "held_because": lambda row: row.inp.fleet.hpa_limits.reason[row.row],
+    "fits": lambda row: float(row.inp.fleet.obstacles.fits[row.row]),
+    "grows": lambda row: row.inp.fleet.pools[int(row.inp.fleet.pool[row.row])].grows,
+    "pool": lambda row: _name_pool(row, int(row.inp.fleet.pool[row.row])),
+    "pool_gpus": lambda row: float(row.inp.fleet.pool_gpus[row.inp.fleet.pool[row.row]]),
+    "free_gpus": lambda row: float(row.inp.fleet.gpus_per_replica[row.row]),
+    "headroom_replicas": lambda row: row.stage(Stage.ALLOCATION) - max(row.base_replicas, row.min_replicas),
+    "nominal_gpus": _of_quota("nominal"),
+    "others_gpus": _of_quota("used_by_others"),
+    "borrowing_limit": _of_quota("borrowing_limit"),
+    "resource": lambda row: own_quota(row)[0].quotas[own_quota(row)[1]].resource,
+    "quota": lambda row: _name_quotas(row, [own_quota(row)[1]]),
+    "lender": _cohort,
+    "full_cohort": _cohort,
+    "borrowed_gpus": lambda row: _over(row, row.decision.replicas),
+    "given_back_gpus": lambda row: _over(row, row.inp.fleet.replicas) - _over(row, row.decision.replicas),
+    "takers": _takers,
+    "owner": lambda row: row.inp.fleet.other_owner[row.row],
+    "holder": lambda row: row.inp.fleet.other_owner[row.row],
+    "owned_left_s": _owned_left_s,
+    # other clauses
+    "no_work": lambda row: "there was no work" if row.ready > 0 else "no request waited at the gateway",
+    "whose": lambda row: (
+        "of the policy" if math.isfinite(row.spec("idle_after_s")) else "the shortest that the error budget allows"
+    ),
+    "reset_by": lambda row: row.inp.fleet.foreign.reset_by[row.row] or "an update that left the count out",
+    "reset_from": lambda row: float(row.inp.fleet.replicas[row.row]),
+    "reset_to": lambda row: float(row.inp.fleet.foreign.reset_to[row.row]),
+    "refuses": lambda row: "refuses" if _retry_in_s(row) > 0 else "last refused",
+    "refused_replicas": lambda row: float(row.inp.fleet.obstacles.refused_replicas[row.row]),
+    "retry_in_s": _retry_in_s,
+    "message": lambda row: row.inp.fleet.obstacles.messages[row.row],
+    "stuck_phase": lambda row: Phase(int(_latest("pod_phase")(row))).published,
+    "stuck_phase_s": _latest("pod_phase_s"),
+    "usual_phase_s": _latest("pod_usual_s"),
+    "node_pods": _node_pods,
+    "waking": lambda row: row.count_pods(row.decision.sleep_orders.wake),
+    "not_woken": lambda row: row.asleep - row.wakeable,
+    "falling_asleep": lambda row: row.count_pods(row.decision.sleep_orders.sleep & ~row.decision.sleep_orders.asleep),
+    "returning_gpus": _returning_gpus,
+    "lenders": lambda row: _name_quotas(row, _in_cohort(row, _leaving(row))),
+    "drain_s": _drain_s,
+    "uncounted_requests": lambda row: row.gateway_waiting,
+}
+"""What a claim tells that is no column, by name."""
 
-
-@clause(
-    rf"{NUMBER} of {NUMBER} reporting replicas? (?:has|have) a queue that has not shrunk for {TIME} while most others "
-    rf"have none \(a stuck rank, or uneven routing\), so {NUMBER} waiting requests? are not counted"
-)
-def queue_apart(row: Row, match: re.Match[str]) -> None:
-    same(match[1], row.seen("queue_outliers"))
-    same(match[2], row.seen("reporting"))
-    same_time(match[3], row.seen("queue_outlier_s"))
-    same(match[4], row.seen("queue_outlier_requests"))
-    assert row.seen("queue_outliers") <= row.seen("reporting") / 2
-
-
-@clause(rf"{NUMBER} requests? at the gateway are not counted, because no engine works: a stuck queue, or stale metrics")
-def queue_at_gateway(row: Row, match: re.Match[str]) -> None:
-    same(match[1], row.seen("gateway_waiting"))
-    assert row.seen("gateway_stuck") == 1
+WHEN: dict[str, Callable[[Row], bool]] = {
+    # signals
+    "idle": lambda row: (
+        or_zero(row.running) == or_zero(row.waiting) == 0
+        and not row.draining_requests > 0
+        and (row.signal is Signal.PLANNER or _at_gateway(row) == 0)
+    ),
+    "read_from": lambda row: row.reporting < row.ready - row.newly_ready,
+    "serving": lambda row: row.reporting < row.ready - row.newly_ready,
+    "asleep_on_top": lambda row: row.asleep > 0,
+    "stuck_on_top": lambda row: row.stuck_replaced > 0,
+    "target_usage": lambda row: row.target_usage < 1,
+    "assumed": _is_assumed,
+    "queue_wait_s": lambda row: row.queue_wait_s > 0,
+    "no_answer": lambda row: row.waiting > 0 and math.isnan(row.queue_wait_s) and not row.output_tokens > 0,
+    "no_speed": lambda row: row.waiting > 0 and math.isnan(row.queue_wait_s) and row.output_tokens > 0,
+    "gateway_waiting": lambda row: _at_gateway(row) > 0,
+    "draining_requests": lambda row: row.draining_requests > 0,
+    # the planner
+    "idle_replicas": lambda row: row.recommended(Signal.PLANNER) > row.planned,
+    "too_late": lambda row: row.planned > row.strategy_replicas,
+    "most": lambda row: row.planned == row.max_replicas and _of(row, _busy(row)) > row.planned,
+    "least": lambda row: row.planned == row.min_replicas,
+    "beyond": _is_cut,
+    "surges": lambda row: row.surges > 1,
+    "so_far": lambda row: not row.observed_s > 0,
+    "both": _is_within,
+    "missed_so_far": lambda row: row.missed_fraction > row.budget,
+    "predicted_to_miss": lambda row: _predicted(row) > row.budget and _as_planned(row),
+    "no_prediction": lambda row: math.isnan(_predicted(row)) or not _as_planned(row),
+    "none_counted": lambda row: math.isnan(row.missed_fraction),
+    "unavoidable_fraction": lambda row: _unavoidable(row) > row.budget,
+    "allowed_fraction": lambda row: not _unavoidable(row) > row.budget and not math.isnan(row.allowed_fraction),
+    # stages
+    "none_known": lambda row: row.replicas == 0 and not row.gateway_waiting > 0,
+    "none_ready": lambda row: row.ready == 0,
+    "no_signal": lambda row: (
+        math.isnan(row.recommended(Signal.CONCURRENCY)) and math.isnan(row.recommended(Signal.PLANNER))
+    ),
+    "in_use": lambda row: (
+        row.stage(Stage.TOLERANCE) < row.stage(Stage.STABILIZATION) <= row.inp.fleet.replicas[row.row]
+        and (row.running > 0 or row.draining_requests > 0)
+    ),
+    "timeout": lambda row: (
+        row.idle_s >= row.idle_after_s and row.ready == row.gateway_waiting == row.stage(Stage.IDLE) == 0
+    ),
+    "one": lambda row: row.stage(Stage.IDLE) == 1,
+    "never_idle": lambda row: math.isnan(row.spec("idle_after_s")),
+    "no_gateway": lambda row: math.isinf(row.spec("idle_after_s")) and math.isnan(row.gateway_waiting),
+    "no_timeout": lambda row: math.isinf(row.spec("idle_after_s")) and math.isnan(row.idle_after_s),
+    "leaves": lambda row: row.at is Stage.PARTNER and row.stage(Stage.PARTNER) > row.stage(Stage.ALLOCATION),
+    "least_decode": lambda row: not np.isnan(_decode_limits(row, "min")).all(),
+    "most_decode": lambda row: not np.isnan(_decode_limits(row, "max")).all(),
+    "takes_over": lambda row: row.at is Stage.VARIANT and row.stage(Stage.VARIANT) > row.stage(Stage.BOUNDS),
+    "gives_up": lambda row: row.at is Stage.VARIANT and row.stage(Stage.VARIANT) < row.stage(Stage.BOUNDS),
+    "exchange": lambda row: row.at is Stage.EXCHANGE and row.stage(Stage.EXCHANGE) > row.stage(Stage.VARIANT),
+    "on_demand_replicas": lambda row: len(_spot_floors(row)) > 0,
+    "nowhere": nowhere,
+    "halted": lambda row: (
+        row.stage(Stage.ALLOCATION) == row.replicas < row.stage(Stage.VARIANT)
+        and (row.missing_pods > 0 or row.pending > 0)
+    ),
+    "headroom": lambda row: row.stage(Stage.ALLOCATION) >= row.base_replicas,
+    "unstarted": lambda row: True,  # checked with the GPUs of the pool
+    "others_gpus": lambda row: own_quota(row)[0].used_by_others[own_quota(row)[1]] > 0,
+    "borrowed_gpus": lambda row: _has_cohort(row) and _over(row, row.decision.replicas) > 0,
+    "lender": lambda row: _has_cohort(row) and _over(row, row.decision.replicas) > 0,
+    "paused": lambda row: row.inp.fleet.paused[row.row],
+    "for_ever": lambda row: _owned_left_s(row) == math.inf,
+    "hpa_refuses": lambda row: math.isinf(row.inp.fleet.obstacles.refused_replicas[row.row]),
+    "retry_in_s": lambda row: _retry_in_s(row) > 0,
+    "message": lambda row: bool(row.inp.fleet.obstacles.messages[row.row]),
+    # other clauses
+    "undone": lambda row: row.desired > row.inp.fleet.foreign.reset_to[row.row],
+    "missing_pods": lambda row: row.missing_pods > 0,
+    "endless": lambda row: not len(_late_pods(row)),
+    "asleep": lambda row: row.asleep > 0,
+    "waking": lambda row: row.count_pods(row.decision.sleep_orders.wake) > 0,
+    "stuck": lambda row: row.stuck > 0,
+    "another": lambda row: row.stuck_replaced == row.stuck,
+    "stand_in": lambda row: row.stuck_min_replicas == row.stuck + 1,
+    "no_other": lambda row: row.stuck_replaced == 0 and math.isnan(row.stuck_min_replicas),
+    "queue_outliers": lambda row: row.queue_outliers > 0,
+    "uncounted_requests": lambda row: row.gateway_stuck > 0,
+    "metrics_age_s": lambda row: not math.isnan(_age_s(row)),
+}
+"""When words without a value hold, and when a claim is due, by name."""

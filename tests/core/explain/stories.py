@@ -9,6 +9,7 @@ import numpy as np
 
 from autoscaler.core.explain.sentence import Explanation, explain
 from autoscaler.core.model.fleet import ForeignCounts, HpaLimits
+from autoscaler.core.model.phases import Phase
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import Decision
 from autoscaler.core.state import Memory
@@ -72,6 +73,7 @@ def cases() -> dict[str, Callable[[], ExplainedStory]]:
         "ttft": lambda: one_tick(fleet([2]), ttft_s=1.62, running=2.0, waiting=1.0),
         "itl": lambda: one_tick(fleet([2]), itl_s=0.128, running=2.0, waiting=1.0),
         "rejections": rejections_story,
+        "many rejections": lambda: rejections_story(6170.0),
         "schedule": lambda: one_tick(fleet([1]), schedule=window),
         "wake": lambda: one_tick(asleep, quiet_night, gateway_waiting=1.0),
         "silent pod": lambda: one_tick(fleet([4]), running=2.0, time_s=np.array([1005.0, 1005.0, 1005.0, NAN])),
@@ -141,6 +143,8 @@ def cases() -> dict[str, Callable[[], ExplainedStory]]:
         "guess": lambda: one_tick(fleet([2]), spec(concurrency=NAN), running=4.0),
         "too many": maximum_story,
         "no policy": lambda: one_tick(fleet([2]), spec(**dict.fromkeys(vars(spec()), NAN)), **busy),
+        "endless start": endless_story,
+        "late start": lambda: endless_story(Phase.WEIGHTS),
         "asleep": lambda: one_tick(fleet([2]), asleep=np.array([1.0, 0.0]), running=np.array([0.0, 30.0])),
     }
 
@@ -158,10 +162,10 @@ def rate_story(counter, **rules):
     return story
 
 
-def rejections_story():
+def rejections_story(refused=5.0):
     story = ExplainedStory(spec())
     for number in range(10):
-        story.tick(fleet([2]), running=1.0, finished=10.0 * number, rejections=5.0 * number)
+        story.tick(fleet([2]), running=1.0, finished=10.0 * number, rejections=refused * number)
     return story
 
 
@@ -204,6 +208,17 @@ def maximum_story():
     story.learn(fleet([2]))
     story.serve(fleet([2]), 1.8, 600)
     story.decision = replace(story.decision, plan=replace(story.decision.plan, demand=np.array([3.8])))
+    return story
+
+
+def endless_story(phase=None):
+    """A pod starts for an hour and 40 minutes. phase: in which it is late; None: no phase is known."""
+    story = ExplainedStory(spec())
+    story.watch(fleet([0], [1], starting_since_s=900.0), 3700, 60, running=5.0)
+    if phase is not None:
+        told = {"pod_late": [True], "pod_phase": [phase], "pod_phase_s": [720.0], "pod_usual_s": [110.0]}
+        starts = replace(story.decision.starts, **{column: np.array(value) for column, value in told.items()})
+        story.decision = replace(story.decision, starts=starts)
     return story
 
 

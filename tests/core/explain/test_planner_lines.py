@@ -103,8 +103,8 @@ def test_a_cold_start_is_assumed_until_one_was_seen():
     unseen = replace(decision, starts=replace(decision.starts, seen=np.zeros(1)))
     told_lines = planner_lines.lines(planner_lines.read(inp, unseen, 0), inp, unseen, 0)
     assert "holds its peaks for 10 cold starts of an assumed 60 s, " in str(told_lines)
-    assert takes(TickRow(inp, unseen, 0)) == "is assumed to take 90 s"
-    assert takes(TickRow(inp, decision, 0)) == "takes 90 s"
+    assert str(takes(TickRow(inp, unseen, 0))) == "is assumed to take 90 s"
+    assert str(takes(TickRow(inp, decision, 0))) == "takes 90 s"
 
 
 def test_the_figures_are_those_of_the_lines():

@@ -318,6 +318,14 @@ def test_pod_is_stuck_starting_when_it_starts_for_too_long():
     [
         (PendingCause.NODE_COMING, np.inf, "; 2 pods wait for a node that is being created (metrics"),
         (PendingCause.QUEUED, np.inf, "; 2 pods are queued (waiting for admission) (metrics"),
+        (
+            PendingCause.NO_NODE,
+            np.inf,
+            "; 2 pods are pending (unschedulable, and the cluster autoscaler creates no node)",
+        ),
+        (PendingCause.SCHEDULING_GATED, np.inf, "; 2 pods are queued (scheduling gate) (metrics"),
+        (PendingCause.CONFIG_ERROR, np.inf, "; 2 pods are crashing (container configuration is invalid) (metrics"),
+        (PendingCause.CRASH_LOOP, np.inf, "; 2 pods are crashing (crash loop) (metrics"),
         (PendingCause.OUT_OF_MEMORY, np.inf, "; 2 pods are crashing (out of memory) (metrics"),
         (PendingCause.NOT_SCHEDULED, np.inf, "; 2 pods are pending (no scheduler has placed them) (metrics"),
         (PendingCause.LOST_STARTS, np.inf, "; 2 pods are crashing (pods before them ended before they were ready) (m"),
