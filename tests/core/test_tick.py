@@ -162,24 +162,16 @@ def test_idle_time_begins_with_the_last_request():
     assert replicas(story.watch(fleet([1]), 10, **quiet)) == 0
 
 
-@pytest.mark.parametrize(
-    "sign_of_work",
-    [
-        {"running": 1.0},
-        {"waiting": 1.0},
-        {"gateway_waiting": 1.0},
-        {"gateway_arrivals_per_s": 0.01},
-        {"gpu_time_s": 1e9, "tensor_active": 0.3},
-    ],
-)
-def test_any_sign_of_work_keeps_it_awake(sign_of_work):
-    story = Story(spec(**NIGHT))
-    if "gpu_time_s" in sign_of_work:
-        for _ in range(134):
-            decision = story.tick(fleet([1]), 15, **{**sign_of_work, "gpu_time_s": story.now_s})
-    else:
-        decision = story.watch(fleet([1]), 2000, 15, **sign_of_work)
-    assert replicas(decision) == 1
+def test_any_sign_of_work_keeps_it_awake():
+    """Each of five workloads has one sign. The last has none."""
+    signs = ("running", "waiting", "gateway_waiting", "gateway_arrivals_per_s", "tensor_active")
+    rows = np.arange(len(signs) + 1)
+    story, cluster = Story(spec(len(rows), **NIGHT)), fleet([1] * len(rows))
+    work = {name: np.where(rows == row, 1.0, NAN if row > 1 else 0.0) for row, name in enumerate(signs)}
+    for _ in range(134):
+        gpu_time_s = np.where(np.isnan(work["tensor_active"]), NAN, story.now_s)
+        decision = story.tick(cluster, 15, **work, gpu_time_s=gpu_time_s)
+    assert decision.replicas.tolist() == [1, 1, 1, 1, 1, 0]
 
 
 @pytest.mark.parametrize(("idle_after_s", "left"), [(math.nan, [1, 1]), (7200.0, [0, 2])])
@@ -201,20 +193,20 @@ def test_a_workload_whose_pods_never_become_ready_is_held():
     assert decision.trusted[0]
 
 
-@pytest.mark.parametrize("why", list(PendingCause))
-def test_an_unready_replica_is_removed_when_no_request_waits(why):
+def test_an_unready_replica_is_removed_when_no_request_waits():
     """Woken by one request, whose client gave up: the gateway, which alone can know, says so.
 
-    A node that is being created is awaited for three cold starts first.
+    A node that is being created is awaited for three cold starts first. There is a workload for each cause.
     """
-    story, quiet = Story(spec(**NIGHT)), {"gateway_waiting": 0.0}
-    awaited_s = 180 if why is PendingCause.NODE_COMING else 0
-    story.watch(fleet([0]), 60, **quiet)
-    stuck = fleet([0], [1], pod_pending=np.array([why]), starting_since_s=story.now_s)
-    assert replicas(story.watch(stuck, 30, gateway_waiting=1.0)) == 1
-    assert replicas(story.watch(stuck, 590 + awaited_s, **quiet)) == 1
-    assert replicas(story.watch(stuck, 100, **quiet)) == 0
-    assert replicas(story.tick(stuck, gateway_waiting=1.0)) == 1
+    whys = np.array(list(PendingCause))
+    rows, coming = len(whys), whys == PendingCause.NODE_COMING
+    story, quiet = Story(spec(rows, **NIGHT)), {"gateway_waiting": 0.0}
+    story.watch(fleet([0] * rows), 60, **quiet)
+    stuck = fleet([0] * rows, [1] * rows, pod_pending=whys, starting_since_s=story.now_s)
+    assert (story.watch(stuck, 30, gateway_waiting=1.0).replicas == 1).all()
+    for duration_s, left in ((590, np.ones(rows)), (100, coming), (80, coming), (100, np.zeros(rows))):
+        assert (story.watch(stuck, duration_s, **quiet).replicas == left).all()
+    assert (story.tick(stuck, gateway_waiting=1.0).replicas == 1).all()
 
 
 def test_unready_replicas_stay_when_the_gateway_reports_arrivals():

@@ -23,8 +23,13 @@ PAPER = {"width": 1032, "height": 703}
 """What an A4 page across has within its margins, in CSS pixels."""
 
 
-def made(services: int = 12) -> FleetReport:
-    """A report of two days, with long names and large numbers."""
+@pytest.fixture(scope="module")
+def text() -> str:
+    """The page of a report of two days on twelve services, with long names and large numbers."""
+    return page(made(12))
+
+
+def made(services: int) -> FleetReport:
     at = np.arange(STEPS)[:, None] / 1440
     draw = np.random.default_rng(1)
     demand = np.maximum(3 + 3 * np.sin(2 * np.pi * at) + draw.normal(0, 0.3, (STEPS, services)), 0)
@@ -48,8 +53,7 @@ def made(services: int = 12) -> FleetReport:
     return replace(report, sampled=(HOUR, replace(HOUR, row=1)), doubts=doubts, modelled=modelled)
 
 
-def test_page_holds_everything_and_names_are_escaped():
-    text = page(made(3))
+def test_page_holds_everything_and_names_are_escaped(text: str):
     assert set(re.findall(r"(?:https?:)?//[\w.]+", text)) == {"http://prometheus", "http://www.w3.org"}
     assert "<b>team" not in text and "&lt;b&gt;team" in text
     assert "<script" not in text
@@ -68,9 +72,9 @@ async def cut(tab: Page) -> list[str]:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("look", ["light", "dark", "print"])
-async def test_page_is_whole_when_seen_in_a_browser(chromium: Browser, tmp_path: Path, look: str):
+async def test_page_is_whole_when_seen_in_a_browser(chromium: Browser, tmp_path: Path, text: str, look: str):
     file = tmp_path / "report.html"
-    file.write_text(page(made()), "utf-8")
+    file.write_text(text, "utf-8")
     scheme = "dark" if look != "light" else "light"  # paper is white, whatever the screen
     size = PAPER if look == "print" else {"width": 1280, "height": 900}
     context = await chromium.new_context(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
@@ -83,8 +87,8 @@ async def test_page_is_whole_when_seen_in_a_browser(chromium: Browser, tmp_path:
         await tab.emulate_media(media="print")
     ground = await tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(14, 17, 22)") == (look == "dark")
-    text = await tab.evaluate("getComputedStyle(document.querySelector('td')).color")
-    assert text == {"light": "rgb(23, 27, 34)", "dark": "rgb(231, 234, 240)", "print": "rgb(0, 0, 0)"}[look]
+    ink = await tab.evaluate("getComputedStyle(document.querySelector('td')).color")
+    assert ink == {"light": "rgb(23, 27, 34)", "dark": "rgb(231, 234, 240)", "print": "rgb(0, 0, 0)"}[look]
     assert await cut(tab) == []
     await screenshot(tab, f"report-{look}")
     if look == "print":

@@ -128,7 +128,7 @@ def test_variant_is_tried_less_often_when_its_replicas_fail(obstacle):
     groups = node_groups([1.0 if obstacle == "no node" else 100.0, 100.0], [0], [1])
     groups = replace(groups, can_add=np.array([math.inf if obstacle == "no node" else 0.0, 0.0]))
     wanted, dear, tried = 1, 1, []
-    for _ in range(240):
+    for _ in range(120):
         failing = wanted - 1 if why else 0
         failed = np.array([wanted > 1 and not why, False])
         present = fleet(
@@ -143,7 +143,7 @@ def test_variant_is_tried_less_often_when_its_replicas_fail(obstacle):
         )
         present = replace(present, pod_pending=np.where(present.pod_ready, 0, why or 0).astype(np.int64))
         before, each = wanted, 50 / (1 + dear)
-        decision = story.tick(present, 15, running=min(each, 10.0), waiting=max(each - 10.0, 0.0))
+        decision = story.tick(present, 30, running=min(each, 10.0), waiting=max(each - 10.0, 0.0))
         wanted, dear = (int(count) for count in decision.replicas)
         if wanted > max(before, 1):
             tried.append(story.now_s)

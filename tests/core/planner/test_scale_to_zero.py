@@ -27,6 +27,7 @@ pytestmark = pytest.mark.slow
 
 TICK_S, COLD_START_S, WAKE_S = 10.0, 60.0, 15.0
 AUTO = {"idle_after_s": math.inf, "down_stabilization_s": 0.0}
+ONE = fleet([1])
 
 
 def observe(in_flight=0.0, ended=0.0, gateway=0.0, ready=1.0, next_ready_s=math.nan, draining=0.0, wakeable=0.0):
@@ -335,41 +336,34 @@ def test_recent_rate_assumes_one_request_of_an_unknown_workload():
 # --- in whole ticks
 
 
-def serve_sparsely(story, hours):
+def serve_sparsely(story, hours, cluster=ONE):
     """Serve a request every 20 s, each of which ends within a tick; return their number."""
     served = 0.0
     for _ in range(int(hours * 180)):
         served += 1
-        story.tick(
-            fleet([1]), 20.0, finished=served, first_tokens=served, generation_tokens=served, gateway_waiting=0.0
-        )
+        story.tick(cluster, 20.0, finished=served, first_tokens=served, generation_tokens=served, gateway_waiting=0.0)
     return served
 
 
-def rest(story, served, minutes, **gateway):
+def rest(story, served, minutes, cluster=ONE, **gateway):
     """Return the last decision of a time without requests."""
     counters = dict.fromkeys(("finished", "first_tokens", "generation_tokens"), served)
     for _ in range(minutes * 3):
-        decision = story.tick(fleet([1]), 20.0, **counters, **gateway)
+        decision = story.tick(cluster, 20.0, **counters, **gateway)
     return decision
 
 
-def test_workload_goes_to_zero_when_the_budget_allows_it():
-    story = Story(spec(**AUTO, attainment=0.9))
-    served = serve_sparsely(story, 2)
-    assert rest(story, served, 1, gateway_waiting=0.0).replicas[0] == 1
-    decision = rest(story, served, 3, gateway_waiting=0.0)
-    assert decision.replicas[0] == 0
+def test_workload_goes_to_zero_when_budget_and_gateway_allow_it():
+    """The first of three; the second has no budget, and the gateway of the third ends to tell."""
+    story, three = Story(spec(3, **AUTO, attainment=np.array([0.9, 0.9999, 0.9]))), fleet([1, 1, 1])
+    served, told = serve_sparsely(story, 2, three), np.array([0.0, 0.0, math.nan])
+    assert rest(story, served, 1, three, gateway_waiting=told).replicas.tolist() == [1, 1, 1]
+    decision = rest(story, served, 3, three, gateway_waiting=told)
+    assert decision.replicas.tolist() == [0, 1, 1]
     assert decision.idle_after_s[0] == TIMEOUTS_S[0]
-
-
-@pytest.mark.parametrize(("attainment", "gateway"), [(0.9999, {"gateway_waiting": 0.0}), (0.9, {})])
-def test_workload_stays_without_budget_or_gateway(attainment, gateway):
-    story = Story(spec(**AUTO, attainment=attainment))
-    served = serve_sparsely(story, 2)
-    decision = rest(story, served, 60, **gateway)
-    assert decision.replicas[0] == 1
-    assert math.isnan(decision.idle_after_s[0])
+    decision = rest(story, served, 56, three, gateway_waiting=told)
+    assert decision.replicas[1:].tolist() == [1, 1]
+    assert np.isnan(decision.idle_after_s[1:]).all()
 
 
 def test_workload_stays_when_only_leaving_pods_hold_requests():

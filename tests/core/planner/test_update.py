@@ -77,7 +77,7 @@ def scrape_every(seconds, with_neighbour):
     story = Serving(spec(rows, max_input_age_s=120.0, **LEARNED))
     cluster = replace(fleet([4] * rows), workload_id=np.array([0, PHASES][:rows]))
     own, samples, has_opinion = cluster.pod_workload == 0, {}, []
-    for number in range(480):
+    for number in range(240):
         now = story.counted(cluster, 1.0, 5.0) | {"time_s": story.now_s + 5.0}
         now = {name: np.broadcast_to(column, len(own)).astype(float) for name, column in now.items()}
         is_read = number % (seconds // 5) == 0
