@@ -30,7 +30,7 @@ class Server:
         self.answer, self.requests = answer, []
 
     async def handle(self, request):
-        given = request.query
+        given = await request.post()
         start, end, step = (float(given[name]) for name in ("start", "end", "step"))
         points = round((end - start) / step) + 1
         self.requests.append((given["query"], points))

@@ -18,21 +18,24 @@ from tests.report.test_report import invoke
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 KEPT_H = 8
+MOST_URL = 4096
+Trouble = Callable[[int, web.Request], web.Response | float | None]
 
 
 class Gateway:
     """Hands requests to a server, and gives some of them another answer."""
 
-    def __init__(self, url: str, trouble: Callable[[int], web.Response | float | None]) -> None:
-        """trouble: by the number of a range query: what to answer, seconds to wait before, or None."""
+    def __init__(self, url: str, trouble: Trouble) -> None:
+        """trouble: by the number of a range query, and the query: what to answer, seconds to wait before, or None."""
         self._url, self._trouble = url, trouble
         self.queries: list[str] = []
 
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.read()
         if request.path.endswith("query_range"):
-            self.queries.append(request.query["query"])
-            trouble = self._trouble(len(self.queries))
+            form = request.query if request.method == "GET" else await request.post()
+            self.queries.append(str(form["query"]))
+            trouble = self._trouble(len(self.queries), request)
             if isinstance(trouble, web.Response):
                 return trouble
             await asyncio.sleep(trouble or 0.0)
@@ -57,19 +60,31 @@ class Gateway:
             await runner.cleanup()
 
 
-def every_fifth(status: int) -> Callable[[int], web.Response | None]:
+def every_fifth(status: int) -> Trouble:
     """Refuse some queries, and ask to come back in an hour."""
-    return lambda number: (
+    return lambda number, _: (
         web.json_response({"status": "error"}, status=status, headers={"Retry-After": "3600"})
         if not number % 5
         else None
     )
 
 
+def slow_once(number: int, request: web.Request) -> web.Response | float | None:
+    """Answer one query late, and refuse long URLs, as proxies do beyond some kilobytes."""
+    if len(request.raw_path) > MOST_URL:
+        return web.Response(status=414)
+    return 30.0 if number == 9 else None
+
+
+def only_get(number: int, request: web.Request) -> web.Response | None:
+    """Refuse what may change something, as proxies for reading do, and some other queries for a while."""
+    return web.Response(status=405) if request.method == "POST" else every_fifth(503)(number, request)
+
+
 @pytest.mark.parametrize(
     "trouble",
-    [every_fifth(429), every_fifth(503), lambda number: 30.0 if number == 9 else None],
-    ids=["too-many-requests", "unavailable", "answer-after-30-s"],
+    [every_fifth(429), only_get, slow_once],
+    ids=["too-many-requests", "only-get-and-unavailable", "answer-after-30-s-and-short-urls"],
 )
 async def test_figures_are_true_when_the_server_is_troubled(trouble, tmp_path: Path):
     """The server keeps less than was asked for, so the first days are not seen; another namespace is not asked for."""

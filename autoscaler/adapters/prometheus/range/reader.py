@@ -1,7 +1,8 @@
 """Range queries through prometheus-api-client, bounded in time and size.
 
-The library blocks, so it is used in a thread. It puts the query into the URL, which proxies limit to some kilobytes.
-It drops warnings of the server, so a partial answer cannot be recognized. Error messages contain no secrets.
+The library blocks, so it is used in a thread. It puts the query into the URL, which proxies limit to some kilobytes;
+the session sends it as a form, unless the server accepts GET alone. The library drops warnings of the server, so a
+partial answer cannot be recognized. Error messages contain no secrets.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ BLOCK_BYTES = 1 << 20
 
 TOO_LARGE = frozenset({413, 422})
 """Statuses of a query that loads too many samples, or whose answer is too long."""
+
+ONLY_GET = frozenset({HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED})
+"""Statuses of a server, or a proxy in front of it, that answers GET alone."""
 
 _STATUS = re.compile(r"^HTTP Status Code (\d{3})")
 NO_ANSWER = "HTTP 200, but no answer to a range query"
@@ -86,11 +90,14 @@ class RangeQueryFailed(Unavailable):
 class RangeReader:
     """Runs range queries until a deadline. Not thread-safe."""
 
-    def __init__(self, settings: PrometheusSettings, credentials: Credentials, deadline_s: float) -> None:
+    def __init__(
+        self, settings: PrometheusSettings, credentials: Credentials, deadline_s: float, most_bytes: int = MAX_BYTES
+    ) -> None:
+        """deadline_s: on the monotonic clock. most_bytes: of a response."""
         self._settings = settings
         self._deadline_s = deadline_s
         self._secrets: list[str] = []
-        session = _BoundedSession(deadline_s)
+        session = _BoundedSession(deadline_s, most_bytes)
         session.trust_env = (
             False  # no proxy and no .netrc of the environment, so a token only goes to the configured server
         )
@@ -246,16 +253,24 @@ class _ResponseTooLong(requests.RequestException):
 
 
 class _BoundedSession(requests.Session):
-    """Bounds the size and the time of each response, which the library does not."""
+    """Bounds the size and the time of each response, and the length of the URL, which the library does not."""
 
-    def __init__(self, deadline_s: float) -> None:
-        """deadline_s: on the monotonic clock."""
+    def __init__(self, deadline_s: float, most_bytes: int) -> None:
         super().__init__()
-        self._deadline_s = deadline_s
+        self._deadline_s, self._most_bytes = deadline_s, most_bytes
+        self._forms = True  # False: the server refused to be asked by POST
 
-    def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+    def request(self, method: str, url: str, **kwargs: Any) -> requests.Response:  # type: ignore[override]
+        if method != "POST":
+            return self._ask(method, url, **kwargs)
+        if self._forms:
+            response = self._ask(method, url, data=kwargs["params"], **{**kwargs, "params": None})
+            self._forms = response.status_code not in ONLY_GET
+        return response if self._forms else self._ask("GET", url, **kwargs)
+
+    def _ask(self, method: str, url: str, **kwargs: Any) -> requests.Response:
         until_s = min(self._deadline_s, time.monotonic() + kwargs.get("timeout", math.inf))
-        response = super().request(*args, **{**kwargs, "stream": True})
+        response = super().request(method, url, **{**kwargs, "stream": True})
         try:
             body = self._read(response.raw, until_s)
         except urllib3.exceptions.TimeoutError as error:
@@ -272,8 +287,8 @@ class _BoundedSession(requests.Session):
         while part := raw.read1(BLOCK_BYTES, decode_content=True):  # returns what has arrived
             parts.append(part)
             size += len(part)
-            if size > MAX_BYTES:
-                raise _ResponseTooLong(f"the answer is longer than {MAX_BYTES:,} bytes")
+            if size > self._most_bytes:
+                raise _ResponseTooLong(f"the answer is longer than {self._most_bytes:,} bytes")
             if time.monotonic() > until_s:
                 raise requests.ReadTimeout
         return b"".join(parts)

@@ -156,12 +156,12 @@ class Server:
         self.lengths: list[int] = []
 
     async def answer(self, request: web.Request) -> web.Response:
-        query = request.query["query"]
+        query = str((await request.post())["query"])
         self.queries.append(query)
         if len(self.queries) > self.most:
             await asyncio.sleep(3600)
         self.lengths.append(len(request.raw_path))
-        at_s = float(request.query["end"])
+        at_s = float(str((await request.post())["end"]))
         if "label_replace(count" in query:
             return matrix([{"metric": {"metric": "engine/pod"}, "values": [[at_s, "1"]]}])
         return matrix(
@@ -208,7 +208,8 @@ async def test_pods_keep_own_quantiles_when_other_pods_match():
     own_s = dict(zip([name for _, name in pods], (1.0, 2.0, 3.0, 4.0), strict=True))
 
     async def answer(request: web.Request) -> web.Response:
-        query, at_s = request.query["query"], float(request.query["end"])
+        form = await request.post()
+        query, at_s = str(form["query"]), float(str(form["end"]))
         if "label_replace(count" in query:
             return matrix([{"metric": {"metric": "engine/pod"}, "values": [[at_s, "1"]]}])
         series = [({"namespace": "team", "pod": name}, own_s[name]) for _, name in pods]
@@ -276,7 +277,7 @@ async def test_more_pods_than_there_is_room_for_are_not_read():
     server = Server([(namespace, pod) for namespace, pod, _ in pods])
 
     async def answer(request: web.Request) -> web.Response:
-        query = request.query["query"]
+        query = str((await request.post())["query"])
         server.pods = [(namespace, pod) for namespace, pod, row in pods if f"model-{row}" in names_in(query)]
         return await server.answer(request)
 
@@ -294,7 +295,7 @@ async def refusing(refused: Sequence[str]) -> tuple[RecentReadings, Server]:
     server = Server()
 
     async def answer(request: web.Request) -> web.Response:
-        names = names_in(request.query["query"])
+        names = names_in(str((await request.post())["query"]))
         server.pods = [(namespace, pod) for namespace, pod, row in pods if f"model-{row}" in names]
         answered = await server.answer(request)
         error = {"status": "error", "errorType": "execution", "error": "too many samples"}
@@ -346,7 +347,7 @@ LABELS = {"namespace": "team", "pod": "llama-0"}
 @pytest.mark.parametrize("fine", ["label_replace(count", "namespace"], ids=["of a column", "of the bounds"])
 async def test_an_odd_answer_is_unavailable_and_nothing_else(result: object, fine: str):
     async def answer(request: web.Request) -> web.Response:
-        return matrix([] if fine in request.query["query"] else result)
+        return matrix([] if fine in str((await request.post())["query"]) else result)
 
     async with serving(answer) as url:
         with pytest.raises(Unavailable, match=r"no answer to a range query|has no series"):
@@ -355,7 +356,7 @@ async def test_an_odd_answer_is_unavailable_and_nothing_else(result: object, fin
 
 async def test_impossible_numbers_are_returned_and_times_outside_not():
     async def answer(request: web.Request) -> web.Response:
-        end_s = float(request.query["end"])
+        end_s = float(str((await request.post())["end"]))
         values = [[end_s - 1e6, "5"], [end_s + 1e6, "5"], [end_s - STEP_S, "-7"], [end_s, "NaN"], [float("1e300"), "1"]]
         return matrix([{"metric": {"namespace": "team", "pod": "llama-0"}, "values": values}])
 
