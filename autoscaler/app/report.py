@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,24 +17,26 @@ from rich.console import Console
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.discovery.discovered_fleet import DiscoveredFleet
+from autoscaler.adapters.prometheus.range.crowds import read_crowds
 from autoscaler.adapters.prometheus.range.node_costs import NodeCosts, read_capacity_types, read_node_costs
-from autoscaler.adapters.prometheus.range.reader import RangeReader
+from autoscaler.adapters.prometheus.range.reader import RangeQueryFailed, RangeReader
 from autoscaler.adapters.prometheus.range.service_queries import (
-    COLUMNS,
     Devices,
+    FoundEngines,
     Objective,
-    Scrapes,
     ServiceName,
+    find_engines,
     read_cold_starts,
     read_devices,
-    read_scrapes,
+    read_policy_names,
+    read_scrape_interval,
     service_queries,
 )
 from autoscaler.adapters.record.reader import Record
 from autoscaler.app.report_rules import check_files, rule_columns
 from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.policy.compile import spec_row
-from autoscaler.config.policy.parse import DEFAULT_POLICY
+from autoscaler.config.policy.parse import DEFAULT_POLICY, PolicyBook
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.config.settings import KubeSettings, PrometheusSettings
 from autoscaler.config.values import show_duration
@@ -46,7 +48,7 @@ from autoscaler.lab.report.progress_bar import ProgressBar
 from autoscaler.ports import Unavailable
 from autoscaler.report.document import to_json
 from autoscaler.report.facts import PriceSources, ServiceFacts, gather_facts
-from autoscaler.report.history import FleetHistory, Span, read_history
+from autoscaler.report.history import MOST_BYTES, FleetHistory, Span, read_history
 from autoscaler.report.load import measure_load
 from autoscaler.report.page import page
 from autoscaler.report.piece_cache import PieceCache
@@ -54,18 +56,16 @@ from autoscaler.report.recorded import read_record, read_recorded_policies
 from autoscaler.report.report import FleetReport, compute
 from autoscaler.report.size_prior import assume_gap_s
 from autoscaler.report.table import print_report
+from autoscaler.report.tiers import Tiers
 
 Answer = TypeVar("Answer")
 
-STEPS_S = (60.0, 120.0, 180.0, 300.0)
+STEPS_S = (60.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1800.0, 3600.0)
 SCRAPES = 2.0
 """Scrapes that a step must hold at least, so that the growth within it is known."""
 
-MOST_VALUES = 24_000_000
-"""Values that are read. Beyond it steps are longer."""
-
-ENGINES_OF_SERVICE = 2.5
-"""Engines that a service is assumed to have until it is known."""
+MOST_READ = 1_700_000
+"""Steps of all services that are read. Beyond it steps are longer."""
 
 LEAST_STEPS = 60
 DEADLINE_S = 3600.0
@@ -92,6 +92,7 @@ class ReportOptions:
     sample: Sampler | None = None  # None: the simulator is not installed
     against: tuple[Path, ...] = ()  # files with scaling rules
     record: Path | None = None
+    policy_for: tuple[tuple[str, str], ...] = ()  # patterns of namespace/name, and policies
     kube: KubeSettings | None = None  # of the cluster whose scaling rules are read; None: none
 
 
@@ -153,18 +154,19 @@ def make_report_of_history(options: ReportOptions, console: Console) -> tuple[Fl
     settings, until_s = options.prometheus, time.time()
     assert settings is not None
     book = load_policies(options.policies, options.default_policy)
-    policy = book.policies[book.default]
-    row = spec_row(policy.spec)
-    fleet, notes = asyncio.run(_discover(settings, options.namespaces))
+    Tiers(book, options.policy_for, {})  # refuses unknown names before minutes of reading
     deadline_s = time.monotonic() + DEADLINE_S
+    source = _find_source(settings, (math.floor(until_s - options.since_s), math.floor(until_s)), deadline_s)
+    settings = source.settings
+    fleet, notes = asyncio.run(_discover(settings, options.namespaces))
+    notes = (*source.problems, *notes)
     credentials = Credentials(settings)
 
     def reader() -> RangeReader:
-        return RangeReader(settings, credentials, deadline_s)
+        return RangeReader(settings, credentials, deadline_s, MOST_BYTES)
 
-    spec_of_one = Spec(*(np.array([value]) for value in row))
-    limits = Objective(float(spec_of_one.first_token_limit_s[0]), float(spec_of_one.itl_objective_s[0]))
-    history = _read(options, settings, reader, limits, until_s, console)
+    tiers, untold = _find_tiers(options, book, reader, until_s)
+    history = _read(options, source, reader, tiers.objectives, until_s, console)
     asked_s = history.span.steps * history.span.step_s
     history = history.only(options.namespaces).from_first(LEAST_STEPS)
     kept_s = history.span.steps * history.span.step_s
@@ -174,8 +176,8 @@ def make_report_of_history(options: ReportOptions, console: Console) -> tuple[Fl
             f"the first engine reported {show_duration(asked_s - kept_s)} after the begin of the span: all "
             "figures are over the time since then",
         )
-    services = len(history.services)
-    spec = Spec(*(np.full(services, value) for value in row))
+    policies, unmatched = tiers.choose(history.services)
+    history, spec = tiers.judge(history, policies), tiers.spec_of(policies)
     with reader_of(reader) as one:
         server, facts, cold_start_s, problems = one.name, *_learn_facts(options, settings, one, history, fleet)
     load, profiles = measure_load(history, spec, cold_start_s, assume_gap_s(facts.model, facts.gpus, facts.products))
@@ -188,12 +190,25 @@ def make_report_of_history(options: ReportOptions, console: Console) -> tuple[Fl
         profiles,
         facts,
         spec,
-        (policy.name,) * services,
+        policies,
         columns=columns,
-        notes=(*notes, *problems, *told),
+        notes=(*notes, *untold, *unmatched, *problems, *told),
         stage=_stages(console),
+        doubts=history.doubts,
     )
     return replace(made, asked_days=asked_s / 86_400), history
+
+
+def _find_tiers(
+    options: ReportOptions, book: PolicyBook, reader: Callable[[], RangeReader], until_s: float
+) -> tuple[Tiers, tuple[str, ...]]:
+    """Return the policies of services by name, and problems."""
+    with reader_of(reader) as one:
+        try:
+            named = read_policy_names(one, (math.floor(until_s - options.since_s), math.floor(until_s)))
+        except Unavailable as error:
+            return Tiers(book, options.policy_for, {}), (f"policies of workloads could not be read: {error}",)
+    return Tiers(book, options.policy_for, named), ()
 
 
 def _learn_facts(
@@ -257,26 +272,49 @@ def _of_record(options: ReportOptions, folder: Path, console: Console) -> tuple[
     return made, recorded.history
 
 
+@dataclass(frozen=True)
+class _Source:
+    """The server, and what is asked of it."""
+
+    settings: PrometheusSettings  # its selector leaves crowded namespaces out
+    engines: FoundEngines
+    services: int  # at a time
+    problems: tuple[str, ...]
+
+
+def _find_source(settings: PrometheusSettings, span_s: tuple[float, float], deadline_s: float) -> _Source:
+    """Find the engines of a span. Raises Unavailable."""
+    with reader_of(lambda: RangeReader(settings, Credentials(settings), deadline_s, MOST_BYTES)) as reader:
+        found = find_engines(reader, all_spellings(settings.metric_prefixes), span_s)
+        if not found.engines:
+            raise Unavailable(
+                f"{reader.name}: no engine reported in the last {show_duration(span_s[1] - span_s[0])}; "
+                "looked for the metrics of vLLM, SGLang, TGI, TensorRT-LLM, Triton and NIM"
+            )
+        try:
+            crowds = read_crowds(reader, found, span_s)
+        except RangeQueryFailed as error:
+            return _Source(settings, found, 1, (f"services were not counted by namespace: {error}",))
+    selector = ",".join(filter(None, (settings.selector, crowds.matchers)))
+    return _Source(settings.model_copy(update={"selector": selector}), found, crowds.services, crowds.problems)
+
+
 def _read(
     options: ReportOptions,
-    settings: PrometheusSettings,
+    source: _Source,
     reader: Callable[[], RangeReader],
-    limits: Objective,
+    objectives: Sequence[Objective],
     until_s: float,
     console: Console,
 ) -> FleetHistory:
-    spellings = all_spellings(settings.metric_prefixes)
     with reader_of(reader) as one:
         wide = (math.floor(until_s - options.since_s), math.floor(until_s))
-        scrapes = read_scrapes(one, spellings, wide)
-        if scrapes is None:
-            raise Unavailable(
-                f"{one.name}: no engine reported in the last {show_duration(options.since_s)}; "
-                "looked for the metrics of vLLM, SGLang, TGI, TensorRT-LLM, Triton and NIM"
-            )
-        span = _choose_span(options, scrapes, until_s)
-        queries = service_queries(one, spellings, limits, (span.start_s, span.end_s), span.step_s, options.namespaces)
-        server = f"{one.name} {settings.selector}"
+        every_s = read_scrape_interval(one, source.engines.spellings, wide)
+        span = _choose_span(options, every_s or STEPS_S[0] / SCRAPES, source.services, until_s)
+        queries = service_queries(
+            one, source.engines, objectives, (span.start_s, span.end_s), span.step_s, options.namespaces
+        )
+        server = f"{one.name} {source.settings.selector}"
     cache = PieceCache(options.cache, server)
     try:
         with ProgressBar(f"reading {show_duration(options.since_s)} of history", console) as progress:
@@ -291,19 +329,17 @@ def _read(
     return history
 
 
-def _choose_span(options: ReportOptions, scrapes: Scrapes, until_s: float) -> Span:
+def _choose_span(options: ReportOptions, scraped_every_s: float, services: int, until_s: float) -> Span:
     """Choose the step: a minute, or longer where scrapes are rare or services many."""
-    least_s = SCRAPES * scrapes.every_s
-    services = scrapes.engines / ENGINES_OF_SERVICE
-    values = services * len(COLUMNS) * options.since_s
+    least_s = SCRAPES * scraped_every_s
     step_s = options.step_s or next(
-        (each for each in STEPS_S if each >= least_s and values / each <= MOST_VALUES),
+        (each for each in STEPS_S if each >= least_s and services * options.since_s / each <= MOST_READ),
         max(STEPS_S[-1], math.ceil(least_s / 60) * 60.0),
     )
     if step_s < least_s:
         raise ValueError(
             f"--step is {show_duration(step_s)}; allowed: at least {show_duration(least_s)}, "
-            f"as engines are scraped every {show_duration(scrapes.every_s)}"
+            f"as engines are scraped every {show_duration(scraped_every_s)}"
         )
     end_s = math.floor(until_s / step_s) * step_s
     steps = round(options.since_s / step_s)

@@ -161,6 +161,21 @@ class ServiceParam(WorkloadName):
     kind = "Service"
 
 
+class PolicyForParam(click.ParamType):  # type: ignore[type-arg]
+    """`NAMESPACE[/NAME]=POLICY`, with * in place of any characters."""
+
+    name = "namespace/name=policy"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        services, _, policy = value.rpartition("=")
+        if not re.fullmatch(r"[-.a-z0-9*]{1,253}(/[-.a-z0-9*]{1,253})?", services, re.ASCII) or not policy:
+            allowed = "NAMESPACE=POLICY or NAMESPACE/NAME=POLICY, with * for any characters, such as chat/*-large=batch"
+            self.fail(f"{value[:100]!r} names no services and policy; allowed: {allowed}", param, ctx)
+        return services, policy
+
+
 class GatewayNamespace(ObjectName):
     """Name of a namespace, or * for all."""
 

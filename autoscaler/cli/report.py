@@ -16,7 +16,7 @@ from autoscaler.cli.options import (
     prometheus_options,
     refuse_unused,
 )
-from autoscaler.cli.param_types import FOLDER, OUT, READABLE_FILE, DurationParam, ObjectName, SpanParam
+from autoscaler.cli.param_types import FOLDER, OUT, READABLE_FILE, DurationParam, ObjectName, PolicyForParam, SpanParam
 from autoscaler.cli.process import run_interruptibly
 from autoscaler.cli.settings import prometheus_settings, stated_prices
 
@@ -27,6 +27,13 @@ YEAR_S = 366 * 86_400
 @prometheus_options
 @click.option("--record", type=FOLDER, metavar="DIR", help="Record to read instead of Prometheus; see `run --record`.")
 @policy_options
+@click.option(
+    "--policy-for",
+    type=PolicyForParam(),
+    multiple=True,
+    help="Policy of some services, with * for any characters; the first that matches counts. Default: the policy that "
+    "the annotation of the workload names, where kube-state-metrics shows it, else the default policy.",
+)
 @price_options
 @click.option(
     "--since", type=SpanParam(YEAR_S), default="14d", show_default=True, help="Length of the history, until now."
@@ -68,7 +75,7 @@ def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
         raise click.UsageError("give either --prometheus URL or --record DIR: report reads history from there")
     if given["record"] is not None:
         others = {"cache": cache, "no_cache": no_cache, **given}
-        refuse_unused(others, ("cache", "no_cache", "step"), "with --record")
+        refuse_unused(others, ("cache", "no_cache", "step", "policy_for"), "with --record")
         if not is_given("default_policy"):
             given["default_policy"] = ""  # each service by its own
     if cache is not None and no_cache:
@@ -102,6 +109,7 @@ def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
                 json=given["json"],
                 record=given["record"],
                 against=given["against"],
+                policy_for=given["policy_for"],
                 kube=KubeSettings(context=given["context"]) if given["cluster"] else None,
                 sample=sample,
             )

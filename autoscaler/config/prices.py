@@ -45,21 +45,22 @@ def find_price(
         return Price(math.nan, f"price of {name} is unknown: the product has no such MIG profile or partition")
     found = find_device(device.product)
     paid = device.capacity_type
-    for prices in (stated, measured):
+    for prices, source in ((stated, "stated"), (measured, "measured")):
         for key in dict.fromkeys((paid, "")):
             usd = _look_up(prices, device.product, key)
             if not math.isnan(usd):
-                return Price(usd * share / sharers)
+                return Price(usd * share / sharers, "", source)
     usd = _look_up(measured, device.product, ON_DEMAND)
     if math.isnan(usd):
-        usd = found.price if found is not None else math.nan
+        usd, source = found.price if found is not None else math.nan, "list"
     if math.isnan(usd):
         said = f"price of {name} is unknown: no list price; state one with --price PRODUCT=USD"
         return Price(math.nan, said)
     if paid in ("", ON_DEMAND):
-        return Price(usd * share / sharers)
+        return Price(usd * share / sharers, "", source)
     said = f"{name} has its price on demand: none is known for {paid} nodes; state one with --price PRODUCT@{SPOT}=USD"
-    return Price(usd * share / sharers, said.replace(f"@{SPOT}", f"@{paid}") if paid in CAPACITY_TYPES else said)
+    said = said.replace(f"@{SPOT}", f"@{paid}") if paid in CAPACITY_TYPES else said
+    return Price(usd * share / sharers, said, source)
 
 
 def _look_up(prices: Mapping[str, float], product: str, capacity_type: str) -> float:

@@ -52,7 +52,8 @@ def document(report: FleetReport) -> dict[str, Any]:
         "fine_step_s": span.step_s,
         "sentence": sentence(verdict),
         "verdict": {
-            **{name: _plain(value) for name, value in vars(verdict).items() if name != "spare"},
+            **{name: _plain(value) for name, value in vars(verdict).items() if name not in ("spare", "prices")},
+            "prices": verdict.prices,
             "spare_usd": _plain(verdict.spare.usd),
             "spare": verdict.spare.to_json(),
         },
@@ -104,6 +105,7 @@ def _service(report: FleetReport, row: int) -> dict[str, Any]:
         "gpus_per_replica": _plain(facts.gpus[row]),
         "usd_per_replica_hour": _plain(facts.usd_per_hour[row]),
         "price_reason": facts.reasons[row],
+        "price_source": facts.sources[row] if facts.sources else "",
         "cold_start_s": _plain(profiles.cold_start_s[row]),
         "idle_gap_s": _plain(profiles.idle_gap_s[row]),
         "work_s": _plain(profiles.work_s[row]),

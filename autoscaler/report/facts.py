@@ -43,6 +43,7 @@ class ServiceFacts:
     usd_per_hour: FloatColumn  # float64[W], of a replica; NaN: unknown
     reasons: tuple[str, ...]  # [W], why the price is unknown, or may be too high; "": it is known
     products: tuple[str, ...] = ()  # [W], of the GPUs, "": not known; (): of none
+    sources: tuple[str, ...] = ()  # [W], of prices, as `Price.source`; (): not told
 
     def money(self, names: Sequence[ServiceName], usd: FloatColumn, counted: BoolColumn) -> Money:
         """Add up what services cost. usd: float64[W]; NaN: no price. counted: bool[W], the services that are added."""
@@ -82,6 +83,7 @@ def gather_facts(
         usd_per_hour=np.array([each.usd for each in costs], dtype=np.float64),
         reasons=tuple(each.why for each in costs),
         products=tuple(products),
+        sources=tuple(each.source for each in costs),
     )
 
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from autoscaler.adapters.prometheus.range.crowds import fair_share
 from autoscaler.adapters.prometheus.range.reader import RangeQueryFailed, RangeReader, Rows
 from autoscaler.adapters.prometheus.range.service_queries import (
-    COLUMNS,
+    COUNTED_WITHIN,
+    GROWTHS,
     ORDERED,
     PODS,
     ServiceName,
@@ -54,7 +57,28 @@ SETTLED_S = 600.0
 
 REFUSED = frozenset({400, 401, 403, 404})
 MAX_VALUE = 1e15
-MAX_SERVICES = 5_000
+MOST_CHARS = 253  # of a name in Kubernetes
+
+MOST_OF_POD: Mapping[str, float] = {
+    "running": 1e5,
+    "waiting": 1e6,
+    "kv_usage": 1.001,
+    "gap_s": 1e5,
+    "gaps": 1e6,
+    "prompt_tokens": 1e7,
+    "generation_tokens": 1e6,
+    **dict.fromkeys(("finished", "first_tokens", "itl_judged", "ttft_met", "itl_met"), 1e4),
+}
+"""Most that is believed of one engine: of a mean, or of a growth per second. Real ones are a tenth, at most."""
+
+MOST_ODD, MOST_SILENT = 0.01, 0.5
+"""Shares of the steps with impossible numbers, and silent ones, beyond which a service is not judged."""
+
+MOST_CELLS = 4_500_000
+"""Steps of all services. A report over as many takes some 800 MiB, at whatever resolution."""
+
+MOST_BYTES = 24 << 20
+"""Of one answer. Its numbers take six times as much until they are arrays."""
 
 
 class Span(NamedTuple):
@@ -80,9 +104,11 @@ class FleetHistory:
 
     span: Span
     services: tuple[ServiceName, ...]
-    columns: Mapping[str, Steps]  # those of `service_queries.COLUMNS` that any service has
+    columns: Mapping[str, Steps]  # those of `service_queries.COLUMNS` that any service has, and `column_of` them
     problems: tuple[str, ...] = ()  # one line each
     queries: int = 0  # that the server answered
+    impossible: FloatColumn = field(default_factory=lambda: np.zeros(1))  # [W], or one for all: share of the steps
+    # with numbers that cannot be true; they count as unknown
 
     def column(self, name: str) -> Steps:
         """Return a column, NaN where no service has it."""
@@ -96,7 +122,9 @@ class FleetHistory:
             known = ", ".join(sorted({name.namespace for name in self.services})[:10])
             raise ValueError(f"no service in namespace {' or '.join(namespaces)}; found: {known}")
         columns = {name: values[:, rows] for name, values in self.columns.items()}
-        return replace(self, services=tuple(self.services[row] for row in rows), columns=columns)
+        impossible = np.broadcast_to(self.impossible, len(self.services))[rows]
+        names = tuple(self.services[row] for row in rows)
+        return replace(self, services=names, columns=columns, impossible=impossible)
 
     def from_first(self, least_steps: int) -> FleetHistory:
         """Return the history since anything was seen; all of it if that is less than `least_steps`."""
@@ -110,11 +138,28 @@ class FleetHistory:
     @property
     def seen(self) -> BoolColumn:
         """Return the steps in which the service is known to have reported, or to have had no replica; bool[T, W]."""
-        pods, ordered = self.column(PODS), self.column(ORDERED)
-        reported = pods > 0
-        backend = reported.any(axis=1, keepdims=True)
+        reported, silent = self._reports()
+        return np.asarray(reported | (silent & ~(self.column(ORDERED) > 0)))
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Return why the history of each service is not believed; "": it is. [W]."""
+        odd = np.broadcast_to(self.impossible, len(self.services)).tolist()
+        untold = (self._reports()[1] & np.isnan(self.column(ORDERED))).mean(axis=0).tolist()
+        return tuple(
+            f"its engines reported numbers that cannot be true in {impossible:.0%} of the steps"
+            if impossible > MOST_ODD
+            else f"it was silent in {silent:.0%} of the span, and no kube-state-metrics tells whether it had replicas"
+            if silent > MOST_SILENT
+            else ""
+            for impossible, silent in zip(odd, untold, strict=True)
+        )
+
+    def _reports(self) -> tuple[BoolColumn, BoolColumn]:
+        """Return when a service reported, and when it was silent after it had and others were not; bool[T, W]."""
+        reported = self.column(PODS) > 0
         began = np.maximum.accumulate(reported, axis=0)
-        return np.asarray(reported | (began & backend & ~(ordered > 0)))
+        return reported, began & reported.any(axis=1, keepdims=True) & ~reported
 
 
 class Piece(NamedTuple):
@@ -125,7 +170,7 @@ class Piece(NamedTuple):
     last: int  # the step after the last one
 
 
-Answer = dict[ServiceName, FloatColumn]
+Answer = dict[ServiceName, Steps]
 
 
 def read_history(
@@ -142,62 +187,120 @@ def read_history(
     readers: makes a reader, one for each thread. now: Unix time. waits_s: before each further try.
     """
     pieces = _pieces(queries, span)
-    merged, problems, missing = _Merged(span), dict[str, None](), list[Piece]()
-    for piece in pieces:
-        kept = cache.get(piece, span)
-        if kept is None:
-            missing.append(piece)
-        else:
-            merged.add(piece, kept)
-    done, answered = len(pieces) - len(missing), 0
-    last_error: Unavailable | None = None
-    for piece, answer in _read_parallel(readers, missing, span, waits_s):
-        done += 1
-        progress(done / max(len(pieces), 1))
-        if isinstance(answer, Unavailable):
-            last_error = answer
-            problems[f"{_hours(piece, span)} of {piece.query.column} could not be read: {answer}"] = None
-            continue
-        answered += 1
-        merged.add(piece, answer)
-        if span.start_s + piece.last * span.step_s < now() - SETTLED_S:
-            cache.put(piece, span, answer)
-    if not merged.pieces and last_error is not None:
-        raise last_error
-    return FleetHistory(span, *merged.take(), tuple(problems), answered)
+    merged, problems, done, answered = _Merged(span), dict[str, None](), 0, 0
+    for first in (True, False):  # the counts of pods tell which services there are
+        missing: list[Piece] = []
+        for piece in (each for each in pieces if (each.query.column == PODS) is first):
+            kept = cache.get(piece, span)
+            if kept is None:
+                missing.append(piece)
+            else:
+                merged.add(piece, kept)
+                done += 1
+        for piece, answer in _read_parallel(readers, missing, span, waits_s):
+            done += 1
+            progress(done / len(pieces))
+            if isinstance(answer, Unavailable):
+                problems[f"{_hours(piece, span)} of {piece.query.column} could not be read: {answer}"] = None
+                last_error = answer
+                continue
+            answered += 1
+            merged.add(piece, answer)
+            if span.start_s + piece.last * span.step_s < now() - SETTLED_S:
+                cache.put(piece, span, answer)
+        if not merged.pieces and problems:
+            raise last_error
+        merged.choose()
+    services, values = merged.take()
+    impossible = _leave_out_impossible(values, span)
+    return FleetHistory(span, services, values, (*problems, *merged.problems), answered, impossible)
+
+
+def _leave_out_impossible(columns: Mapping[str, Steps], span: Span) -> FloatColumn:
+    """Set numbers that cannot be true to NaN, in place. Returns the share of the steps of each service, float64[W]."""
+    if PODS not in columns:
+        return np.zeros(1)
+    pods = np.fmax(np.nan_to_num(columns[PODS]), 1.0)
+    found = np.zeros(pods.shape, bool)
+    for column, values in columns.items():
+        name = column.partition("#")[0]
+        if name in MOST_OF_POD:
+            of = 1.0 if name == "kv_usage" else pods * (span.step_s if name in GROWTHS + COUNTED_WITHIN else 1.0)
+            with np.errstate(invalid="ignore"):
+                odd = values > MOST_OF_POD[name] * of
+            values[odd] = np.nan
+            found |= odd
+    return np.asarray(found.mean(axis=0))
 
 
 class _Merged:
-    """The answers so far, one array for each column of each service."""
+    """The answers so far: those for pods as they came, and one array for each column of each chosen service."""
 
     def __init__(self, span: Span) -> None:
         self.pieces = 0
+        self.problems: tuple[str, ...] = ()
         self._span = span
+        self._pods: list[tuple[Piece, Answer]] | None = []  # None: the services are chosen
+        self._services: frozenset[ServiceName] = frozenset()
         self._columns: dict[str, dict[ServiceName, Steps]] = {}
 
     def add(self, piece: Piece, answer: Answer) -> None:
         """Add an answer. What two queries say of one service, as of two engines, is added up."""
         self.pieces += 1
+        if self._pods is not None:
+            self._pods.append((piece, answer))
+            return
         column = self._columns.setdefault(piece.query.column, {})
-        for name, values in answer.items():
+        for name in self._services.intersection(answer):
+            values = answer[name]
             if name not in column:
                 column[name] = np.full(self._span.steps, np.nan, np.float32)
             known = column[name][piece.first : piece.last]
             column[name][piece.first : piece.last] = np.where(np.isnan(known), values, known + np.nan_to_num(values))
 
+    def choose(self) -> None:
+        """Choose the services of which the other columns are read, once: as many as the memory has room for."""
+        if self._pods is None:
+            return
+        pods, self._pods = self._pods, None
+        ran = Counter[ServiceName]()
+        for _, answer in pods:
+            ran.update({name: float(np.nansum(values)) for name, values in answer.items()})
+        named = {name for name in ran if all(len(part) <= MOST_CHARS and part.isprintable() for part in name)}
+        chosen = _choose(ran, named, max(MOST_CELLS // self._span.steps, 1))
+        self._services = frozenset(chosen)
+        if odd := len(ran) - len(named):
+            self.problems += (f"{odd:,} services are left out: their names are not names of Kubernetes",)
+        if left := len(named) - len(chosen):
+            self.problems += (
+                f"{left:,} of {len(named):,} services are left out, those that ran least in the namespaces with most; "
+                "a longer --step, a shorter --since or --namespace shows more",
+            )
+        for piece, answer in pods:
+            self.add(piece, answer)
+        self.pieces -= len(pods)  # each was counted as it came
+
     def take(self) -> tuple[tuple[ServiceName, ...], dict[str, Steps]]:
         """Return the services that reported engines, and their columns. The arrays are given away one by one."""
-        services = tuple(sorted(self._columns.get(PODS, {})))[:MAX_SERVICES]
+        services = tuple(sorted(self._columns.get(PODS, {})))
         none = np.full(self._span.steps, np.nan, np.float32)
         columns = {}
-        for name in COLUMNS:
-            if name in self._columns:
-                of_services = self._columns.pop(name)
-                shape = (self._span.steps, len(services))
-                columns[name] = np.empty(shape, np.float32)
-                for row, service in enumerate(services):
-                    columns[name][:, row] = of_services.pop(service, none)
+        for name in list(self._columns):
+            of_services = self._columns.pop(name)
+            columns[name] = np.empty((self._span.steps, len(services)), np.float32)
+            for row, service in enumerate(services):
+                columns[name][:, row] = of_services.pop(service, none)
         return services, columns
+
+
+def _choose(ran: Mapping[ServiceName, float], named: set[ServiceName], most: int) -> list[ServiceName]:
+    """Return the services that ran most, at most as many of a namespace as leave room for those of others."""
+    by_namespace: dict[tuple[str, str], list[ServiceName]] = {}
+    for name in sorted(named, key=lambda each: (-ran[each], each)):
+        by_namespace.setdefault(name[:2], []).append(name)
+    share = fair_share({place: len(names) for place, names in by_namespace.items()}, most)
+    chosen = [name for names in by_namespace.values() for name in names[:share]]
+    return sorted(chosen, key=lambda each: -ran[each])[:most]
 
 
 def _pieces(queries: Sequence[ServiceQuery], span: Span) -> list[Piece]:
@@ -275,7 +378,7 @@ def _read(
         for row in rows:
             name = service_of(row["metric"])
             if name not in values:
-                values[name] = np.full(piece.last - piece.first, np.nan)
+                values[name] = np.full(piece.last - piece.first, np.nan, np.float32)
             _add(values[name], row["values"], piece, span)
     return failure if failure is not None and not values else values
 
@@ -299,7 +402,7 @@ def _query(
     return reader.query(expression, start_s, end_s, span.step_s)
 
 
-def _add(total: FloatColumn, points: FloatColumn, piece: Piece, span: Span) -> None:
+def _add(total: Steps, points: FloatColumn, piece: Piece, span: Span) -> None:
     """Add the points of one series, float64[n, 2]; a service may have a series for each pair of labels."""
     at_s, read = points.T
     step = np.round((at_s - span.start_s) / span.step_s).astype(np.int64) - 1 - piece.first

@@ -26,11 +26,11 @@ from autoscaler.core.measure.replica_speed import COMPUTE_BOUND_SHARE, FULL_SHAR
 from autoscaler.core.measure.step_time import StepTime
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, or_zero, replace
-from autoscaler.report.history import FleetHistory, Span, Steps
+from autoscaler.report.history import MOST_CELLS, FleetHistory, Span, Steps
 from autoscaler.report.size_prior import USUAL_GAP_S
 
 FINE_STEP_S = 60.0
-"""Longest step in which counts are decided and queues computed."""
+"""Step in which counts are decided and queues computed, unless there are more than `MOST_CELLS` of them."""
 
 WORK_WINDOW_S = 1800.0
 """Window of the work of a request: lengths change over tens of minutes, and a window needs some requests."""
@@ -159,9 +159,9 @@ PER_STEP = frozenset({"arrivals", "prompt_tokens", "output_tokens"})
 
 
 def _refine(load: FleetLoad) -> FleetLoad:
-    """Return the load on steps of at most `FINE_STEP_S`: what a step counted is spread evenly in it."""
-    parts = max(int(np.ceil(load.span.step_s / FINE_STEP_S)), 1)
-    if parts == 1:
+    """Return the load on steps of `FINE_STEP_S`, longer ones of many services: what a step counted is spread evenly."""
+    parts = int(min(np.ceil(load.span.step_s / FINE_STEP_S), MOST_CELLS // max(load.demand.size, 1)))
+    if parts <= 1:
         return load
     span = Span(load.span.start_s, load.span.step_s / parts, load.span.steps * parts)
     columns: dict[str, Any] = {

@@ -199,7 +199,8 @@ def _figures(report: FleetReport, rows: Sequence[int]) -> str:
             needs = (
                 f"needs {amount(need[row])} GPU-hours" if not math.isnan(need[row]) else "no counts met its objective"
             )
-            facts = ", ".join(filter(None, (report.facts.model[row], needs)))
+            policy = f"policy {report.policies[row]}" if len(set(report.policies)) > 1 else ""
+            facts = ", ".join(filter(None, (report.facts.model[row], policy, needs)))
             mark = "" if judged[row] else f'<div class="small doubt">{escape(_why_not(report, row))}</div>'
             name = f'{escape(str(report.services[row]))}<div class="small">{escape(facts)}</div>{mark}'
             first = f'<th scope="rowgroup" class="wrap" rowspan="{len(has)}">{name}</th>'
@@ -296,7 +297,8 @@ def _method(report: FleetReport) -> str:
         "“As it was” is measured: counts from the pods that reported, with those that started where "
         "kube-state-metrics tells, and misses from the engines' histograms.",
         "“This policy” and “least constant count” are computed by the planner's own arithmetic of queues on the load "
-        "that arrived, minute by minute. The policy starts with the real counts and knows nothing of the days to come. "
+        f"that arrived, in steps of {seconds(report.load.span.step_s)}. The policy starts with the real counts and "
+        "knows nothing of the days to come. "
         "The constant count was found with hindsight.",
         *filter(None, (describe(report.sampled),)),
         *doubts(report),

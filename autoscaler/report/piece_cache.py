@@ -64,7 +64,7 @@ class PieceCache:
             return None
         try:
             found = msgspec.msgpack.decode(row[0], type=list[tuple[str, str, str, bytes]])
-            values = {ServiceName(*name): np.frombuffer(data, np.float32).astype(np.float64) for *name, data in found}
+            values = {ServiceName(*name): np.frombuffer(data, np.float32) for *name, data in found}
         except Exception:  # a damaged file makes decoders raise more than their own errors
             return None
         return values if all(len(each) == piece.last - piece.first for each in values.values()) else None

@@ -94,8 +94,13 @@ def compute(
     columns: Sequence[Column] = (),
     notes: Sequence[str] = (),
     stage: Stage = lambda _: lambda _: None,
+    doubts: Sequence[str] = (),
 ) -> FleetReport:
-    """Compute all columns. columns: those of the user. stage: names a part of the work and returns its progress."""
+    """Compute all columns.
+
+    columns: those of the user. doubts: [W], `FleetHistory.doubts`. stage: names a part of the work and
+    returns its progress.
+    """
     counts = find_constant_counts(load, profiles, spec.attainment, stage("least constant counts"))
     policy = PolicyColumn(load, profiles, spec)
     courses = [
@@ -104,7 +109,7 @@ def compute(
         follow(ConstantColumn(counts), load, profiles, stage("constant counts"), np.nan_to_num(counts)),
         *(follow(column, load, profiles, stage(column.title)) for column in columns),
     ]
-    services = len(history.services)
+    doubts = tuple(doubts) or ("",) * len(history.services)
     return FleetReport(
         server=server,
         services=history.services,
@@ -116,6 +121,6 @@ def compute(
         entries=tuple(Entry(each, sum_up(each, load, profiles, facts, spec)) for each in courses),
         step_s=history.span.step_s,
         notes=(*history.problems, *notes),
-        modelled=np.ones(services, bool),
-        doubts=("",) * services,
+        modelled=np.array([not doubt for doubt in doubts], bool),
+        doubts=doubts,
     )

@@ -27,10 +27,11 @@ class Verdict:
     spare_gpu_hours: float  # of these, beyond what is needed
     gpu_hours: float  # of all judged services, as it was
     spare: Money  # of `spare_gpu_hours`
+    prices: str  # where the prices of these come from: "list", "list and stated"; "": not told
     missing: int  # missed their objective as it was measured, also those that are not well modelled
     missing_unmodelled: int  # of these, not well modelled: what they need is not known
     lacking_gpu_hours: float  # that these would need in addition; 0: this policy needs no more for them
-    attainment: float  # that most services are promised, 0..1
+    attainment: float  # that services are promised, 0..1; NaN: not all the same
 
 
 def judge(report: FleetReport) -> Verdict:
@@ -46,6 +47,8 @@ def judge(report: FleetReport) -> Verdict:
     missed = enough_seen(report) & ~met & (report.modelled | measured)  # whatever the model makes of a measured miss
     misses = judged & missed
     rate = report.facts.usd_per_hour / report.facts.gpus
+    sources = report.facts.sources
+    promised = np.unique(report.spec.attainment)
     lacking = np.where(misses, np.maximum(need - was.gpu_hours, 0.0), 0.0)
     return Verdict(
         span_days=report.span_days,
@@ -56,10 +59,11 @@ def judge(report: FleetReport) -> Verdict:
         spare_gpu_hours=float(np.nansum(spare)),
         gpu_hours=float(np.nansum(np.where(judged, was.gpu_hours, 0.0))),
         spare=report.facts.money(report.services, spare * rate, generous),
+        prices=" and ".join(sorted({source for source, of in zip(sources, generous, strict=False) if of and source})),
         missing=int(missed.sum()),
         missing_unmodelled=int((missed & ~judged).sum()),
         lacking_gpu_hours=float(np.nansum(lacking)),
-        attainment=float(np.median(report.spec.attainment)) if len(report.services) else np.nan,
+        attainment=float(promised[0]) if len(promised) == 1 else np.nan,
     )
 
 
@@ -97,13 +101,12 @@ def sentence(verdict: Verdict) -> str:
     left = verdict.services - verdict.judged
     if not verdict.judged:
         return f"{seen}, none of {count(verdict.services, 'service')} can be judged{_missed(verdict)}."
-    promise = f"{verdict.attainment * 100:.4g} %"
-    said = (
-        f"{seen}, {verdict.generous} of {count(verdict.judged, 'service')} ran on more than twice what {promise} needs"
-    )
+    several = np.isnan(verdict.attainment)
+    need = "their objectives need" if several else f"{verdict.attainment * 100:.4g} % needs"
+    said = f"{seen}, {verdict.generous} of {count(verdict.judged, 'service')} ran on more than twice what {need}"
     if verdict.generous:
         said += f": {amount(verdict.spare_gpu_hours)} of {amount(verdict.gpu_hours)} GPU-hours"
-        said += f" ({verdict.spare.say()})"
+        said += f" ({verdict.spare.say(per=f'at {verdict.prices} prices' if verdict.prices else '')})"
     else:
         said += f", of {amount(verdict.gpu_hours)} GPU-hours in all"
     said += _missed(verdict)

@@ -5,6 +5,7 @@ import json
 import time
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -40,11 +41,15 @@ def generated():
         Service("short", day(6, 30), lambda _: 1),
         Service("office", day(1, 24), office, start_s=150.0, restarts_s=(start_s + 9 * HOUR_S,)),
         Service("generous", day(1, 5), lambda _: 1, labels={"cluster": "west"}),
+        Service("patient", day(2, 24), lambda _: 1),
     )
     made = [generate(service, start_s, end_s, 60.0) for service in services]
     names = ["/".join(filter(None, (each.labels.get("cluster", ""), "team", each.name))) for each in services]
     truth = dict(zip(names, (truth for truth, _ in made), strict=True))
-    return truth, merged(lines for _, lines in made)
+    labels = 'namespace="team",deployment="patient",annotation_vllm_autoscaler_io_policy="batch"'
+    times_s = np.arange(start_s, end_s, 60.0).tolist()
+    stated = {"kube_deployment_annotations": [f"kube_deployment_annotations{{{labels}}} 1 {at_s}" for at_s in times_s]}
+    return truth, merged(iter([*(lines for _, lines in made), stated]))
 
 
 @asynccontextmanager
@@ -88,8 +93,10 @@ async def test_figures_equal_the_truth_when_history_is_generated(kind, generated
         gpus = 2 if name == "team/generous" else 1
         assert was["gpu_hours"] == pytest.approx(true.replica_h * gpus, rel=0.02)
         assert was["requests"] == pytest.approx(true.requests, rel=0.02)
-        assert was["missed"] == pytest.approx(true.missed, rel=0.05, abs=0.002 * true.requests)
-        assert was["breach_min"] == pytest.approx(true.breach_min, abs=0.03 * HOURS * 60)
+        assert row["policy"] == ("batch" if name == "team/patient" else "interactive")
+        if row["policy"] == "interactive":  # the truth is that of its limit
+            assert was["missed"] == pytest.approx(true.missed, rel=0.05, abs=0.002 * true.requests)
+            assert was["breach_min"] == pytest.approx(true.breach_min, abs=0.03 * HOURS * 60)
         assert was["changes"] == true.changes
         assert was["cold_starts"] == true.started
         assert row["seen_share"] > 0.95
@@ -102,7 +109,9 @@ async def test_figures_equal_the_truth_when_history_is_generated(kind, generated
     need = services["team/generous"]["columns"]["constant"]
     assert need["gpu_hours"] == pytest.approx(2 * HOURS, rel=0.02)
     assert found["sample"], found["notes"]
-    assert found["verdict"]["missing"] == sum(true.attainment < 0.99 for true in truth.values())
+    patient = truth["team/patient"]
+    assert patient.attainment < 0.95 and services["team/patient"]["columns"]["actual"]["missed"] == 0
+    assert found["verdict"]["missing"] == sum(true.attainment < 0.99 for true in truth.values() if true is not patient)
     assert found["verdict"]["judged"] == sum(not row["doubt"] for row in services.values())
     assert found["verdict"]["generous"] == 1
     assert found["sentence"] in " ".join(result.output.split())

@@ -16,6 +16,7 @@ class Price(NamedTuple):
 
     usd: float  # NaN: unknown
     why: str = ""  # why it is unknown, or why it may be too high; "": it is known
+    source: str = ""  # "list", "stated" or "measured"; "": not told
 
     def times(self, count: float) -> Price:
         """Return the price of several. count: NaN: unknown."""

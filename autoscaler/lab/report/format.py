@@ -111,8 +111,8 @@ def cold_start(comparison: Comparison) -> str:
 
 def gpu_price(comparison: Comparison) -> str:
     """Format the price of a GPU: `a GPU at $6.88 an hour`, `no cost: ...`."""
-    usd, why = comparison.gpu_price
-    return f"no cost: {why}" if math.isnan(usd) else f"a GPU at {dollars(usd)} an hour"
+    price = comparison.gpu_price
+    return f"no cost: {price.why}" if math.isnan(price.usd) else f"a GPU at {dollars(price.usd)} an hour"
 
 
 def printable(text: str) -> str:

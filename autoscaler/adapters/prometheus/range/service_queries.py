@@ -84,21 +84,21 @@ class Objective(NamedTuple):
 
 def service_queries(
     reader: RangeReader,
-    spellings: tuple[Spelling, ...],
-    objective: Objective,
+    found: FoundEngines,
+    objectives: Sequence[Objective],
     span_s: tuple[float, float],
     step_s: float,
     namespaces: Sequence[str] = (),
 ) -> tuple[ServiceQuery, ...]:
-    """Return the queries for all columns of all engines that reported within a span of Unix time.
+    """Return the queries for all columns of the engines that were found in a span of Unix time.
 
     The value at a time is that of the step before it: the mean of a gauge, the growth of a counter. Raises Unavailable.
+    objectives: each gives columns of its own; see `column_of`.
     namespaces: those that are wanted; none: all. Where several labels name namespaces, others are answered too.
     """
-    found = find_engines(reader, spellings, span_s)
     queries: list[ServiceQuery] = []
     for engine, identity in found.engines:
-        queries += _engine_queries(reader, engine, identity, found.pairs, objective, span_s, step_s)
+        queries += _engine_queries(reader, engine, identity, found.pairs, objectives, span_s, step_s)
     if any(names_pods(identity) for _, identity in found.engines):
         present = {engine.name: engine for engine, _ in found.engines}
         queries.append(ServiceQuery(ORDERED, ordered_query(engine_presence(present.values()))))
@@ -155,27 +155,20 @@ def ordered_query(present: str) -> str:
     )
 
 
-class Scrapes(NamedTuple):
-    """How engines were scraped."""
+def read_scrape_interval(
+    reader: RangeReader, spellings: tuple[Spelling, ...], span_s: tuple[float, float]
+) -> float | None:
+    """Return the usual time between two scrapes of an engine; None: no engine reported. Raises Unavailable.
 
-    every_s: float  # usual time between two scrapes of an engine
-    engines: float  # most that were scraped at a time
-
-
-def read_scrapes(reader: RangeReader, spellings: tuple[Spelling, ...], span_s: tuple[float, float]) -> Scrapes | None:
-    """Return how engines were scraped; None: no engine reported. Raises Unavailable."""
+    It is that of most namespaces, whatever the number of their engines.
+    """
     window_s = 600.0
     rows = [row for engine in ENGINES.values() for row in presence_rows(spelled(engine, spellings))]
     counts = or_join(Over("count_over_time", window_s).apply(text) for row in rows for text in selectors(row, row.name))
-    parts = (
-        f'label_replace({of}, "{METRIC}", "{of[:5]}", "", "")'
-        for of in (f"quantile(0.25, {counts})", f"count({counts})")
+    asked = reader.query(f"quantile(0.5, quantile {by(*_NAMESPACES)} (0.25, {counts}))", *span_s, moments_s(span_s))
+    return (
+        float(window_s / max(np.median(np.concatenate([row["values"][:, 1] for row in asked])), 1.0)) if asked else None
     )
-    asked = reader.query(or_join(parts), *span_s, moments_s(span_s))
-    values = {row["metric"].get(METRIC, ""): row["values"][:, 1] for row in asked}
-    if "quant" not in values or "count" not in values:
-        return None
-    return Scrapes(float(window_s / max(np.median(values["quant"]), 1.0)), float(values["count"].max()))
 
 
 class Devices(NamedTuple):
@@ -226,10 +219,39 @@ def read_cold_starts(
     return {name: float(np.median(each)) for name, each in medians.items() if len(each)}
 
 
+def namespace_label(labels: Labels) -> str:
+    """Return the label that names the namespace of a series; "": none does."""
+    return next((name for name in _NAMESPACES if labels.get(name)), "")
+
+
+POLICY_LABEL = "annotation_vllm_autoscaler_io_policy"
+
+
+def read_policy_names(reader: RangeReader, span_s: tuple[float, float]) -> dict[ServiceName, str]:
+    """Return the policy that each workload names in its annotation, the last one. Raises Unavailable.
+
+    kube-state-metrics shows annotations that `--metric-annotations-allowlist` names.
+    """
+    by_label = by(*_NAMESPACES, *CLUSTER_LABELS, GROUP, POLICY_LABEL)
+    query = or_join(
+        f'max {by_label} (label_replace({name}{{{POLICY_LABEL}!=""}}, "{GROUP}", "$1", "{label}", "(.+)"))'
+        for name, label in (
+            ("kube_deployment_annotations", "deployment"),
+            ("kube_statefulset_annotations", "statefulset"),
+        )
+    )
+    found: dict[ServiceName, tuple[float, str]] = {}
+    for row in reader.query(query, *span_s, moments_s(span_s)):
+        name = service_of(row["metric"])
+        last = (float(row["values"][-1, 0]), row["metric"][POLICY_LABEL])
+        found[name] = max(found.get(name, last), last)
+    return {name: policy for name, (_, policy) in found.items()}
+
+
 def service_of(labels: Labels) -> ServiceName:
     """Return the service of a series of the answer to a query of `service_queries`."""
     cluster = cluster_of(labels)
-    namespace = next((labels[name] for name in _NAMESPACES if labels.get(name)), "")
+    namespace = labels.get(namespace_label(labels), "")
     name = labels.get(GROUP, "")
     if not namespace and labels.get("job"):
         namespace, name = "", labels["job"]
@@ -237,6 +259,12 @@ def service_of(labels: Labels) -> ServiceName:
 
 
 _NAMESPACES = ("exported_namespace", "pod_namespace", "k8s_namespace_name", "namespace", "kubernetes_namespace")
+
+
+def pod_identity(identity: Identity) -> Identity:
+    """Return the labels that name a pod without those of the scrape."""
+    jobs = ("job", "exported_job") if names_pods(identity) else ()
+    return tuple(label for label in identity if label not in jobs)
 
 
 def _present_engines(
@@ -256,14 +284,13 @@ def _engine_queries(
     engine: Engine,
     identity: Identity,
     pairs: LabelPairs,
-    objective: Objective,
+    objectives: Sequence[Objective],
     span_s: tuple[float, float],
     step_s: float,
 ) -> Iterator[ServiceQuery]:
     def summed(function: str, expression: str) -> str:
         """Return the services of an expression with a series per pod; a pod that two jobs scrape counts once."""
-        jobs = ("job", "exported_job") if names_pods(identity) else ()
-        pod = tuple(label for label in identity if label not in jobs)
+        pod = pod_identity(identity)
         once = f"max {by(*pod)} ({expression})"
         return f"{function} {by(*group_labels(pod, pairs))} ({with_group_label(once, pod, pairs)})"
 
@@ -278,12 +305,21 @@ def _engine_queries(
             yield ServiceQuery(column, summed("sum", over_query(engine, column, identity, growth)))
     engine = for_identity(engine, identity)
     for column in COUNTED_WITHIN:
-        limit_s = getattr(objective, WITHIN[column])
-        if column in engine.readings and not math.isnan(limit_s):
-            readings = engine.readings[column]
-            bounds = _bounds(reader, readings, span_s)
+        if column not in engine.readings:
+            continue
+        readings = engine.readings[column]
+        bounds = _bounds(reader, readings, span_s)
+        for number, objective in enumerate(objectives):
+            limit_s = getattr(objective, WITHIN[column])
+            if math.isnan(limit_s):
+                continue
             if expression := count_expression(column, readings, identity, limit_s, bounds, growth):
-                yield ServiceQuery(column, summed("sum", expression))
+                yield ServiceQuery(column_of(column, number), summed("sum", expression))
+
+
+def column_of(column: str, number: int) -> str:
+    """Return the name of a column of `COUNTED_WITHIN` for an objective by its number."""
+    return f"{column}#{number}" if number else column
 
 
 def _bounds(reader: RangeReader, readings: Readings, span_s: tuple[float, float]) -> Bounds:
