@@ -15,6 +15,7 @@ from typing import Self
 import structlog
 
 from autoscaler.adapters.record import folder as folders
+from autoscaler.adapters.record.history import HistoryWriter
 from autoscaler.adapters.record.rows import PolicyLoad
 from autoscaler.adapters.record.writer import FolderWriter
 from autoscaler.ports import TickRecord
@@ -45,6 +46,7 @@ class RecordWriter:
         """on_lost: called with the number of ticks that are lost, from any thread."""
         self._folder, self._flush_s, self._on_lost = folder, flush_s, on_lost
         self._writer = FolderWriter(folder, max_mb * 1_000_000, max_days)
+        self._history = HistoryWriter(folder, max_mb * 1_000_000)
         self._queue: queue.Queue[TickRecord | tuple[PolicyLoad, float] | None] = queue.Queue(MAX_QUEUED)
         self._thread = threading.Thread(target=self._run, name="record", daemon=True)
         self._stack = ExitStack()
@@ -113,10 +115,12 @@ class RecordWriter:
                 self._attempt(self._writer.flush)
                 due_s = time.monotonic() + self._flush_s
         self._attempt(self._writer.close)
+        self._attempt(self._history.close)
 
     def _take(self, item: TickRecord | tuple[PolicyLoad, float]) -> None:
         if isinstance(item, TickRecord):
             self._writer.take(item)
+            self._history.take(item)
         else:
             self._writer.note_policies(*item)
 

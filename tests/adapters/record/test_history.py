@@ -1,0 +1,117 @@
+"""The year of quarter hours: what is written is read, and nothing that goes wrong there stops the record."""
+
+import sqlite3
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.adapters.record import history
+from autoscaler.adapters.record.history import DAY_S, FIELDS, NAME, QUARTER_S, HistoryWriter, UseName, read_history
+from autoscaler.adapters.record.recorder import RecordWriter
+from autoscaler.config.prices import shares_of
+from autoscaler.core.gpu_totals import GpuTotals
+from autoscaler.core.gpu_use import GpuState
+from autoscaler.ports import Unavailable
+from tests.adapters.record.ticks import records
+
+POOL = ("nvidia.com/gpu", "H100", "")
+MIDNIGHT_S = 1_780_272_000
+GPUS = 1e-9 + 1 / 64  # share by which a number that is kept differs at most
+
+
+def write(folder, days, max_bytes=10**9, names=2):
+    """Write one quarter hour of each day, in which workload n holds n + 1 GPUs and lacks 0.25 for 300 s."""
+    writer = HistoryWriter(folder, max_bytes)
+    rows = [UseName("team", f"chat-{number}", "Deployment", POOL) for number in range(names)]
+    for day in range(days):
+        writer._from_s = MIDNIGHT_S + day * DAY_S + QUARTER_S
+        values = np.zeros((len(FIELDS), names))
+        values[0], values[4], values[6] = np.arange(names) + 1, 0.25, 300
+        writer._write(900, rows, values)
+
+
+def test_quarter_hours_are_those_of_the_ticks_when_read_again(tmp_path):
+    ticks = records(80)
+    writer, totals = HistoryWriter(tmp_path, 10**9), GpuTotals()
+    for tick in ticks:
+        writer.take(tick)
+        if tick.wall_s // QUARTER_S == ticks[0].wall_s // QUARTER_S:
+            totals.add(tick.input, tick.decision, shares_of(tick.input.fleet.groups.groups), 1)
+    writer.close()
+    first, second = read_history(tmp_path)
+    assert (first.from_s % QUARTER_S, second.from_s - first.from_s) == (0, QUARTER_S)
+    assert [name.name for name in first.names] == ["w0", "w1", ""]
+    assert [name.pool for name in first.names] == [next(iter(totals.of_pools))] * 3
+    sums = totals.of_workloads
+    gpus, busy, _, needed = first.values[:4, :2, 0]
+    for kept, truth in (
+        (gpus, sums.gpu_s[: GpuState.ORDERED].sum(axis=0)),
+        (busy, sums.gpu_s[GpuState.SERVING]),
+        (needed, sums.needed_gpu_s),
+    ):
+        np.testing.assert_allclose(kept, truth / totals.seconds, rtol=GPUS)
+    assert first.values[0, 2, 0] == pytest.approx(gpus.sum(), rel=2 * GPUS)
+
+
+@given(st.lists(st.floats(0, 50_000), min_size=1, max_size=40), st.booleans())
+def test_numbers_stay_within_a_share_when_packed(values, is_day):
+    quarters = history.QUARTERS if is_day else 1
+    whole = np.full((len(FIELDS), len(values), quarters), np.nan)
+    whole[0, :, 0] = values
+    ids = np.arange(len(values)) * 7
+    numbers, found = history._unpack(history._pack(ids, whole), len(values), quarters)
+    assert (numbers == ids).all()
+    assert (np.isnan(found) == np.isnan(whole)).all()
+    np.testing.assert_allclose(found[0, :, 0], values, rtol=GPUS, atol=1e-6)
+
+
+def test_days_that_are_over_become_one_row_and_old_ones_go(tmp_path):
+    write(tmp_path, 5)
+    file = sqlite3.connect(tmp_path / NAME)
+    assert file.execute("SELECT quarters FROM parts ORDER BY from_s").fetchall() == [(96,)] * 4 + [(1,)]
+    days = list(read_history(tmp_path))
+    assert [day.from_s for day in days] == [MIDNIGHT_S + day * DAY_S for day in range(4)] + [days[-1].from_s]
+    assert days[0].values[0, :, 1].tolist() == [1, 2] and np.isnan(days[0].values[0, :, 2]).all()
+    assert days[0].values[6, :, 1] == pytest.approx([300, 300], rel=GPUS)
+    later = read_history(tmp_path, MIDNIGHT_S + 3 * DAY_S)
+    assert next(later).from_s == MIDNIGHT_S + 3 * DAY_S
+
+
+def test_the_oldest_days_go_when_the_file_is_full(tmp_path):
+    write(tmp_path, 8, max_bytes=history.PART * 400)
+    days = list(read_history(tmp_path))
+    assert 1 <= len(days) < 8 and days[-1].from_s >= MIDNIGHT_S + 7 * DAY_S
+
+
+def test_a_shorter_part_of_a_quarter_hour_does_not_replace_a_longer_one(tmp_path):
+    writer, row = HistoryWriter(tmp_path, 10**9), [UseName("team", "chat", "Deployment", POOL)]
+    writer._from_s = MIDNIGHT_S
+    for seconds, gpus in ((600, 6), (200, 2)):  # a restart in between
+        writer._write(seconds, row, np.full((len(FIELDS), 1), float(gpus)))
+    assert [day.values[0].item() for day in read_history(tmp_path)] == [6]
+
+
+async def test_ticks_are_recorded_when_the_history_cannot_be_written(tmp_path):
+    folder = tmp_path / "record"
+    folder.mkdir(mode=0o700)
+    (folder / NAME).write_text("no database" * 100)
+    lost = []
+    async with RecordWriter(folder, 100, 7, on_lost=lost.append) as recorder:
+        for tick in records(4):
+            recorder.record(replace(tick, wall_s=tick.wall_s + 1000 * tick.number))
+    assert not recorder.problem and not lost
+    with pytest.raises(Unavailable, match=r"history\.db: cannot be read"):
+        next(read_history(folder))
+
+
+def test_an_absent_or_hostile_history_is_refused(tmp_path):
+    with pytest.raises(Unavailable, match="has not recorded"):
+        next(read_history(tmp_path))
+    write(tmp_path, 1)
+    with sqlite3.connect(tmp_path / NAME) as file:
+        file.execute("UPDATE parts SET rows = 1000000000")
+    with pytest.raises(Unavailable, match="1000000000 rows"):
+        next(read_history(tmp_path))
