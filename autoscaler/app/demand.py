@@ -13,13 +13,17 @@ from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.range.latency_queries import latency_queries, read_latencies
 from autoscaler.adapters.prometheus.range.reader import RangeReader
 from autoscaler.adapters.prometheus.range.service_queries import find_engines
+from autoscaler.app.purchase import read_capacity
 from autoscaler.app.report import DEADLINE_S, ReportOptions, make_report_of_history, reader_of
 from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.policy.parse import load as load_policies
+from autoscaler.demand.capacity import BuyLimits
 from autoscaler.demand.document import to_json
 from autoscaler.demand.durations import Latencies
 from autoscaler.demand.model import DemandModel, model_demand
 from autoscaler.demand.policy_file import policy_name, policy_text
+from autoscaler.demand.purchase import plan_purchase
+from autoscaler.demand.purchase_document import print_purchase, purchase_document
 from autoscaler.demand.table import print_demand
 from autoscaler.lab.report import output_files
 from autoscaler.lab.report.progress_bar import ProgressBar
@@ -33,6 +37,8 @@ class DemandOptions:
     report: ReportOptions
     timezone: str
     drafts: Path | None  # folder for the drafts
+    record: Path | None  # whose history of GPUs is read; None: that of Prometheus
+    limits: BuyLimits
 
 
 def demand(options: DemandOptions) -> int:
@@ -41,10 +47,18 @@ def demand(options: DemandOptions) -> int:
     output_files.check(() if json is None else (json,), options.report.policies)
     if options.drafts is not None and not options.drafts.is_dir():
         raise ValueError(f"--drafts {options.drafts}: no such folder")
+    if options.record is not None and not options.record.is_dir():
+        raise ValueError(f"--record {options.record}: no such folder")
     console = Console(stderr=True)
     made = make_demand(options, console)
-    print_demand(made, Console())
-    contents = [] if json is None else [(json, to_json(made))]
+    assert options.report.prometheus is not None  # the command line requires it
+    span = made.report.load.span
+    found = read_capacity(options.report.prometheus, options.record, (span.start_s, span.end_s), console)
+    purchase = plan_purchase(made, found[0], options.limits, options.report.prices, found[1])
+    output = Console()
+    print_demand(made, output)
+    print_purchase(purchase, output)
+    contents = [] if json is None else [(json, to_json(made, purchase_document(purchase)))]
     if options.drafts is not None:
         contents += [
             (options.drafts / f"{policy_name(made, w)}.yaml", policy_text(made, w))

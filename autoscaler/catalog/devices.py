@@ -206,6 +206,13 @@ def mig_profile(device: Product | None, resource: str, product: str) -> MigProfi
     return max((each[2] for each in profiles), default=None)
 
 
+def mig_parts(device: Product) -> int:
+    """Return the parts into which MIG cuts the memory of a GPU; 0: it is not cut, or into which is not known."""
+    if device.name in _SEVENTHS:
+        return 8
+    return 4 if device.name in _QUARTERS and device.name != "RTX-PRO-5000" else 0  # that one has two instances at most
+
+
 def device_share(resource: str, product: str) -> float:
     """Return the share of a whole device that one of a resource is, 0..1; NaN: its size is not known.
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from autoscaler.cli.options import policy_options, price_option, prometheus_options
-from autoscaler.cli.param_types import OUT, ObjectName, SpanParam
+from autoscaler.cli.param_types import FOLDER, OUT, DurationParam, NumberParam, ObjectName, SpanParam, WholeNumber
 from autoscaler.cli.process import run_interruptibly
 from autoscaler.cli.report import YEAR_S
 from autoscaler.cli.settings import prometheus_settings
@@ -38,6 +38,27 @@ def _zone(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
 @click.option(
     "--drafts", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER", help="Write the drafts of policies."
 )
+@click.option(
+    "--record",
+    type=FOLDER,
+    metavar="DIR",
+    help="Record of the daemon, whose history of a year says when GPUs were short; default: its metrics in Prometheus.",
+)
+@click.option(
+    "--queued-over",
+    type=DurationParam(),
+    default="30m",
+    show_default=True,
+    help="Ask for GPUs where a workload lacked some, or stood at its ceiling, for longer within a day.",
+)
+@click.option(
+    "--pool-over",
+    type=NumberParam(0, 1, min_open=True),
+    default=0.8,
+    show_default=True,
+    help="Ask for GPUs where this share of a pool was in use, in the mean of --pool-days.",
+)
+@click.option("--pool-days", type=WholeNumber(1, 366), default=30, show_default=True, help="Days of that mean.")
 def demand(timezone: str, drafts: Path | None, json: Path | None, **given: Any) -> None:
     """Show the shape of demand of all services, and draft a policy for each that follows from it.
 
@@ -52,6 +73,7 @@ def demand(timezone: str, drafts: Path | None, json: Path | None, **given: Any) 
         from autoscaler.app.demand import DemandOptions
         from autoscaler.app.demand import demand as app
         from autoscaler.app.report import ReportOptions
+        from autoscaler.demand.capacity import BuyLimits
         from autoscaler.report.piece_cache import default_file
 
         report = ReportOptions(
@@ -66,6 +88,7 @@ def demand(timezone: str, drafts: Path | None, json: Path | None, **given: Any) 
             html=None,
             json=json,
         )
-        return app(DemandOptions(report, timezone, drafts))
+        limits = BuyLimits(given["queued_over"], given["pool_over"], given["pool_days"])
+        return app(DemandOptions(report, timezone, drafts, given["record"], limits))
 
     run_interruptibly(work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from autoscaler.cli.experiment import YEAR_S, GreedyGroup, experiment_options, run_experiment, run_simulations
+from autoscaler.cli.options import refuse_unused
 from autoscaler.cli.param_types import OUT, READABLE_FILE, DurationParam, NumberParam, WholeNumber
 
 if TYPE_CHECKING:
@@ -48,11 +50,25 @@ if TYPE_CHECKING:
     type=NumberParam(0, 100_000, min_open=True),
     help="GPUs shared by all models of a trace; default: as many as each asks for.",
 )
+@click.option(
+    "--fewest-gpus",
+    is_flag=True,
+    help="Compare no policies: find the fewest GPUs of each kind for the trace, with a constant count and with the "
+    "policy. The model of a named profile is computed on all known devices.",
+)
+@click.option(
+    "--device-profile",
+    multiple=True,
+    metavar="NAME|FILE",
+    help="With --fewest-gpus: a further profile to compare, may be repeated.",
+)
 @experiment_options
 @click.pass_context
 def simulate(
     context: click.Context,
     /,
+    fewest_gpus: bool,
+    device_profile: tuple[str, ...],
     traces: tuple[Path, ...],
     scale: float,
     start: float | None,
@@ -75,9 +91,19 @@ def simulate(
         started, ended = map(show_duration, interval)
         raise click.UsageError(f"--start is {started}; it must be before --end, {ended}")
 
+    if fewest_gpus:
+        others = ("against", "tuned", "learn", "planned", "start_replicas", "html", "ray", "jobs")
+        refuse_unused(given, others, "with --fewest-gpus")
+        if gpus is not None:
+            raise click.UsageError("--gpus has no effect with --fewest-gpus: that is what it finds")
+    elif device_profile:
+        raise click.UsageError("--device-profile has no effect without --fewest-gpus")
+
     def work(options: ExperimentOptions) -> int:
         from autoscaler.lab.commands import simulate as lab
 
+        if fewest_gpus:
+            return lab.fewest_gpus(replace(options, device_profiles=device_profile), traces, scale, interval)
         return lab.simulate(options, traces, scale, interval)
 
     run_experiment(given, work, gpus)

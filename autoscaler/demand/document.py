@@ -23,8 +23,8 @@ VERSION = 1
 """Version of the keys; changed when a key is renamed or removed."""
 
 
-def to_json(demand: DemandModel) -> str:
-    return json.dumps(document(demand), indent=2, allow_nan=False) + "\n"
+def to_json(demand: DemandModel, purchase: dict[str, Any]) -> str:
+    return json.dumps(document(demand) | {"purchase": purchase}, indent=2, allow_nan=False) + "\n"
 
 
 def document(demand: DemandModel) -> dict[str, Any]:

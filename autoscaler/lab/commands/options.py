@@ -53,6 +53,7 @@ class ExperimentOptions:
     jobs: int | None
     kube: KubeSettings | None = None  # of the cluster whose scaling rules are read; None: none
     usd_per_gpu_hour: float = math.nan  # NaN: the list price of the profile's GPU
+    device_profiles: tuple[str, ...] = ()  # further ones that the fewest GPUs are asked of
 
     @property
     def outputs(self) -> tuple[Path, ...]:

@@ -21,6 +21,7 @@ from autoscaler.lab.commands.comparison import (
     set_start_replicas,
     write_results,
 )
+from autoscaler.lab.commands.fewest_gpus import find_fewest_gpus, show
 from autoscaler.lab.commands.options import ExperimentOptions, check_outputs, load_policy, read_rules, select_baselines
 from autoscaler.lab.compare.experiment import Experiment, check_cases
 from autoscaler.lab.replay.case import Trace
@@ -78,6 +79,21 @@ def simulate(options: ExperimentOptions, files: Sequence[Path], scale: float, in
         if not options.outputs:  # without files to write, show each trace when it is done
             write_results(options, [comparisons.pop()])
     write_results(options, comparisons)
+    return 0
+
+
+def fewest_gpus(options: ExperimentOptions, files: Sequence[Path], scale: float, interval: tuple[float, float]) -> int:
+    """Find the fewest GPUs of each kind for trace files. Raises ValueError as `simulate`."""
+    check_outputs(options, *files)
+    profile_file.find(options.profile)
+    policy = load_policy(options.policies)
+    console, titles, results = Console(stderr=True), _titles(files), []
+    for file in files:
+        with ProgressBar("reading traces", console) as progress:
+            models, _ = _read(file, scale, options.seed, interval, progress)
+        with ProgressBar(f"fewest GPUs for {titles[file]}", console) as progress:
+            results.append((titles[file], find_fewest_gpus(options, policy, models, progress)))
+    show(options, results)
     return 0
 
 

@@ -66,6 +66,12 @@ H100_3G = ProfileDevice("NVIDIA-H100-80GB-HBM3", 42.4e9, 1.675e12, 989e12 * 60 /
 H100_2G = ProfileDevice("NVIDIA-H100-80GB-HBM3", 21.0e9, 0.8375e12, 989e12 * 32 / 132, "2g.20gb", 2 / 7)
 H100_1G_DOUBLE = ProfileDevice("NVIDIA-H100-80GB-HBM3", 21.0e9, 0.8375e12, 989e12 * 26 / 132, "1g.20gb", 0.25)
 H100_1G = ProfileDevice("NVIDIA-H100-80GB-HBM3", 10.4e9, 0.41875e12, 989e12 * 16 / 132, "1g.10gb", 1 / 7)
+L4 = ProfileDevice("NVIDIA-L4", 24.15e9, 0.3e12, 121e12)
+L40S = ProfileDevice("NVIDIA-L40S", 48.3e9, 0.864e12, 362e12)
+H200 = ProfileDevice("NVIDIA-H200", 150.7e9, 4.8e12, 989e12)
+B200 = ProfileDevice("NVIDIA-B200", 192.2e9, 8.0e12, 2250e12)
+DEVICES = (L4, L40S, A100, H100, H200, B200, H100_1G, H100_1G_DOUBLE, H100_2G, H100_3G)
+"""Devices on which any model can be computed: data sheets for the whole ones, as above."""
 
 
 class FieldError(ValueError):
@@ -169,6 +175,30 @@ def find_profile(name: str) -> ReplicaSpec:
     # Defaults of vLLM's server (EngineArgs): 8192 on 70 GiB and more, but not on an A100; else 2048.
     budget = 8192 if device is H100 else 2048
     return ReplicaSpec(replace(made, max_batched_tokens=budget), devices * device.gpu_fraction, device.product)
+
+
+def find_profiles(name: str, longest: int) -> list[tuple[str, ReplicaSpec]]:
+    """Return the model of a named profile on every device, each on the fewest of 1, 2, 4 or 8 that hold it.
+
+    longest: tokens of the longest request. Slices serve alone: there is no link between them. Raises ValueError for an
+    unknown name.
+    """
+    find_profile(name)
+    model, _, _, context = _NAMED[name]
+    model = replace(model, max_model_len=min(longest, context))
+    found = []
+    for device in DEVICES:
+        for devices in (1,) if device.mig_profile else (1, 2, 4, 8):
+            try:
+                made = compute_profile(model, device, devices)
+            except ValueError:
+                continue
+            budget = 8192 if device.memory_bytes > 75e9 and device is not A100 else 2048
+            label = f"{devices} x {device.product}" + f" {device.mig_profile}".rstrip()
+            spec = ReplicaSpec(replace(made, max_batched_tokens=budget), devices * device.gpu_fraction, device.product)
+            found.append((label, spec))
+            break
+    return found
 
 
 # BF16 weights of an 8B model fit neither a 2g nor a 1g slice of an 80 GB card, so theirs are quantised. The last number
