@@ -45,7 +45,7 @@ class GpuTotals:
     def __init__(self) -> None:
         self.seconds = 0.0
         self.of_workloads = UseTotals.blank(0)  # on the rows of the last tick
-        self.of_pools: dict[PoolKey, FloatColumn] = {}  # GPU-seconds, float64[S], of pools whose shares are known
+        self.of_pools: dict[PoolKey, FloatColumn] = {}  # GPU-seconds, float64[S], of pools whose sizes are known
         self.pools: PoolUse | None = None  # of the last tick
         self.pool_of: list[PoolKey] = []  # [W], of the last tick, under the names of `of_pools`; `NO_POOL`: not known
         self._id: IntColumn = np.empty(0, np.int64)
@@ -88,7 +88,8 @@ class GpuTotals:
         names |= {pool: key for key, members in zip(keys, self.pools.pools, strict=True) for pool in members}
         self.pool_of = [names.get(pool, NO_POOL) for pool in fleet.pool.tolist()]
         for row, (key, states) in enumerate(zip(keys, self.pools.states.T, strict=True)):
-            if not np.isnan(of_row[row]) and (key in self.of_pools or len(self.of_pools) < most_pools):
+            is_known = not np.isnan(of_row[row] * self.pools.devices[row])  # a pool of unknown size is not full
+            if is_known and (key in self.of_pools or len(self.of_pools) < most_pools):
                 sums = self.of_pools.setdefault(key, np.zeros(len(GpuState)))
                 self.of_pools[key] = sums + seconds * of_row[row] * or_zero(states)
 

@@ -22,6 +22,7 @@ from autoscaler.adapters.record.file import BUSY_S
 from autoscaler.config.prices import shares_of
 from autoscaler.core.gpu_totals import GpuTotals, PoolKey
 from autoscaler.core.gpu_use import GpuState
+from autoscaler.core.model.fleet import Workload
 from autoscaler.core.table.columns import FloatColumn, IntColumn
 from autoscaler.ports import TickRecord, Unavailable
 
@@ -78,7 +79,7 @@ class HistoryWriter:
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self._path, self._max_bytes = folder / NAME, max_bytes // PART
         self._totals, self._from_s = GpuTotals(), 0
-        self._names: list[UseName] = []
+        self._workloads: tuple[Workload, ...] = ()  # of the last tick
         self._fails = False
 
     def take(self, tick: TickRecord) -> None:
@@ -89,9 +90,7 @@ class HistoryWriter:
             self._from_s = from_s
         fleet = tick.input.fleet
         self._totals.add(tick.input, tick.decision, shares_of(fleet.groups.groups), MAX_POOLS)
-        refs = (workload.ref for workload in fleet.workloads)
-        keys = self._totals.pool_of
-        self._names = [UseName(*ref[:3], key) for ref, key in zip(refs, keys, strict=True)]
+        self._workloads = fleet.workloads
 
     def close(self) -> None:
         """Write what was seen of the present quarter hour."""
@@ -121,7 +120,9 @@ class HistoryWriter:
             idle = states[LOOSE].sum()
             of_pools[:3, row] = states.sum(), states.sum() - states[GpuState.FREE] - idle, idle
         of_pools /= seconds
-        names = [*self._names, *(UseName("", "", "", key) for key in pools)]
+        rows = zip(self._workloads, self._totals.pool_of, strict=True)
+        names = [UseName(*workload.ref[:3], pool) for workload, pool in rows]
+        names += [UseName("", "", "", key) for key in pools]
         return names[:MOST_ROWS], np.concatenate([of_workloads, of_pools], axis=1)[:, :MOST_ROWS]
 
     def _write(self, seconds: int, names: list[UseName], values: FloatColumn) -> None:

@@ -381,7 +381,8 @@ POOLS = (
         "counter",
         "GPU-seconds of a pool by state since the process began: as of `gpu_seconds_total` but for `ordered`, and "
         "`other` and `free`. Together they are those that its nodes offer, or that pods hold where these are more. "
-        "Pools that share nodes are one; absent where the share of a GPU that a device is is not known.",
+        "Pools that share nodes are one; absent where the share of a GPU that a device is is not known, "
+        "or how many devices there are.",
         (*POOL_LABELS, "state"),
     ),
 )

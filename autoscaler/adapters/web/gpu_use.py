@@ -35,6 +35,7 @@ NEEDS = {
 }
 """Columns of the totals by the family that has them."""
 
+HOURS = {"needed_gpu_hours": "needed_gpu_s", "lacking_gpu_hours": "lacking_gpu_s", "beyond_gpu_hours": "beyond_gpu_s"}
 UNSIZED, UNPRICED = "its GPUs, or the share of one that a device is, are not known", "no price is known"
 MOST_UNKNOWN = 100
 
@@ -126,6 +127,7 @@ def _use(name: str, rows: list[int], sums: UseTotals, named: Sequence[str], why:
         "workloads": len(rows),
         "gpu_hours": _round(dict(zip(STATES[: GpuState.OTHER], gpu_h.tolist(), strict=False))),
         "idle_gpu_hours": round(float(gpu_h[IDLE].sum()), 6),
+        **_round({name: float(getattr(sums, column)[rows].sum()) / 3600 for name, column in HOURS.items()}),
         "idle_by_cause": _round(dict(zip(CAUSES, causes.tolist(), strict=True))),
         "cost": _money(rows, sums, named, why, sums.usd.sum(axis=0)),
         "idle_cost": _money(rows, sums, named, why, sums.usd[IDLE].sum(axis=0)),

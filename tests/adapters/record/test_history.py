@@ -33,8 +33,15 @@ def write(folder, days, max_bytes=10**9, names=2):
         writer._write(900, rows, values)
 
 
+def with_gpus(tick, gpus):
+    """Let each node group offer this many GPUs."""
+    fleet = tick.input.fleet
+    groups = replace(fleet.groups, allocatable=np.full(len(fleet.groups.groups), gpus))
+    return replace(tick, input=replace(tick.input, fleet=replace(fleet, groups=groups)))
+
+
 def test_quarter_hours_are_those_of_the_ticks_when_read_again(tmp_path):
-    ticks = records(80)
+    ticks = [with_gpus(tick, 40.0) for tick in records(80)]
     writer, totals = HistoryWriter(tmp_path, 10**9), GpuTotals()
     for tick in ticks:
         writer.take(tick)
@@ -53,7 +60,17 @@ def test_quarter_hours_are_those_of_the_ticks_when_read_again(tmp_path):
         (needed, sums.needed_gpu_s),
     ):
         np.testing.assert_allclose(kept, truth / totals.seconds, rtol=GPUS)
-    assert first.values[0, 2, 0] == pytest.approx(gpus.sum(), rel=2 * GPUS)
+    assert first.values[0, 2, 0] == pytest.approx(40, rel=GPUS)
+    assert 0 < first.values[1, 2, 0] < 40
+
+
+def test_a_pool_of_unknown_size_is_not_full(tmp_path):
+    writer = HistoryWriter(tmp_path, 10**9)
+    for tick in records(3):
+        writer.take(with_gpus(tick, np.nan))
+    writer.close()
+    (only,) = read_history(tmp_path)
+    assert [name.name for name in only.names] == ["w0", "w1"]
 
 
 @given(st.lists(st.floats(0, 50_000), min_size=1, max_size=40), st.booleans())

@@ -573,6 +573,9 @@ async def test_gpu_use_is_added_up_by_what_is_asked_for(daemon: Daemon) -> None:
     hours = pytest.approx(5 / 3600, abs=1e-6)
     assert (first["name"], first["idle_gpu_hours"], first["gpu_hours"]["warming"]) == (TEAMS[0], hours, hours)
     assert first["idle_by_cause"]["cold_start"] == hours
+    assert (first["lacking_gpu_hours"], first["beyond_gpu_hours"]) == (0, 0)
+    needed_h = sum(use["needed_gpu_hours"] for use in by_team["uses"])
+    assert needed_h == pytest.approx(by_device["uses"][0]["needed_gpu_hours"], abs=1e-5) != 0
     assert (first["idle_cost"]["usd"], first["idle_cost"]["unpriced"][0]["why"]) == (None, "no price is known")
     assert [(use["name"], use["workloads"]) for use in by_device["uses"]] == [("NVIDIA-H100-80GB-HBM3", 3)]
     (pool,) = by_team["pools"]

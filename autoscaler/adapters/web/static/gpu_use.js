@@ -13,6 +13,8 @@ const COLUMNS = [
   { title: "Loaded, not active", number: true, text: ({ gpu_hours }) => hours(gpu_hours.loaded_idle) },
   { title: "Idle, USD", number: true, text: ({ idle_cost }) => dollars(idle_cost), note: ({ idle_cost }) => unpriced(idle_cost) },
   { title: "Mostly kept by", text: mostly },
+  { title: "Lacking", number: true, text: ({ lacking_gpu_hours }) => hours(lacking_gpu_hours) },
+  { title: "Beyond ceilings", number: true, text: ({ beyond_gpu_hours }) => hours(beyond_gpu_hours) },
 ];
 
 export const gpuUse = (box) => new Folded(box, { path: "/api/v1/gpu-use", field: "uses", columns: COLUMNS, summary });

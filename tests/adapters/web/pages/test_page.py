@@ -727,7 +727,7 @@ async def test_gpu_use_shows_idle_hours_and_what_keeps_them(daemon: Daemon, open
         "GPU use: 0.1 of 0.1 GPU-hours were idle since this process began"
     )
     await box.locator("summary").click()
-    await expect(box.locator("tbody td")).to_have_text([TEAMS[0], "0.1", "0", "0.1", "0", "–", "cold start"])
+    await expect(box.locator("tbody td")).to_have_text([TEAMS[0], "0.1", "0", "0.1", "0", "–", "cold start", "0", "0"])
 
 
 async def test_weights_show_holders_plan_and_failures(daemon: Daemon, open_page: Open) -> None:
