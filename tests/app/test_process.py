@@ -14,6 +14,7 @@ from tests.cli.test_main import KUBECONFIG
 from tests.harness.process import PATIENCE_S, eventually
 from tests.integration.command import COMMAND, Command, Daemon, daemon
 
+DRY_RUN = ("dry-run", "--prometheus", "http://127.0.0.1:1")
 RUN = ("run", "--mode", "direct", "--scrape", "--http-host", "127.0.0.1", "--period", "200ms")
 
 
@@ -148,12 +149,12 @@ FULL = "error: standard output cannot be written: No space left on device\n"
     "arguments",
     [
         ("check", "policy.yaml"),
-        ("check", "broken.yaml"),
+        pytest.param(("check", "broken.yaml"), marks=pytest.mark.long),
         ("demo", "--json", "--duration", "1s", "--http-port", "0"),
-        ("dry-run", "--prometheus", "http://127.0.0.1:1", "--once"),
-        pytest.param(("dry-run", "--prometheus", "http://127.0.0.1:1", "--once", "--json"), marks=pytest.mark.long),
-        pytest.param(("dry-run", "--prometheus", "http://127.0.0.1:1", "--http-port", "0"), marks=pytest.mark.long),
-        ("dry-run", "--prometheus", "http://127.0.0.1:1", "--json", "--http-port", "0"),
+        (*DRY_RUN, "--once"),
+        pytest.param((*DRY_RUN, "--once", "--json"), marks=pytest.mark.long),
+        pytest.param((*DRY_RUN, "--http-port", "0"), marks=pytest.mark.long),
+        pytest.param((*DRY_RUN, "--json", "--http-port", "0"), marks=pytest.mark.long),
     ],
 )
 def test_commands_end_with_one_line_when_the_disk_is_full(tmp_path: Path, arguments: tuple[str, ...]):
@@ -192,15 +193,18 @@ def test_check_exits_130_when_interrupted_on_standard_input(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "codes"),
+    ("arguments", "number", "code"),
     [
-        (("dry-run", "--once", "--prometheus"), (130, 143)),
-        (("explain", "llm/llama", "--url"), (130, 143)),
-        (("dry-run", "--http-port", "0", "--prometheus"), (0, 0)),
+        (("dry-run", "--once", "--prometheus"), signal.SIGINT, 130),
+        (("explain", "llm/llama", "--url"), signal.SIGTERM, 143),
+        (("dry-run", "--http-port", "0", "--prometheus"), signal.SIGTERM, 0),
+        pytest.param(("dry-run", "--once", "--prometheus"), signal.SIGTERM, 143, marks=pytest.mark.long),
+        pytest.param(("explain", "llm/llama", "--url"), signal.SIGINT, 130, marks=pytest.mark.long),
+        pytest.param(("dry-run", "--http-port", "0", "--prometheus"), signal.SIGINT, 0, marks=pytest.mark.long),
     ],
 )
 async def test_exit_code_when_stopped_before_a_server_answers(
-    tmp_path: Path, nowhere: dict[str, str], arguments: tuple[str, ...], codes: tuple[int, int]
+    tmp_path: Path, nowhere: dict[str, str], arguments: tuple[str, ...], number: signal.Signals, code: int
 ):
     asked = asyncio.Event()
 
@@ -213,15 +217,13 @@ async def test_exit_code_when_stopped_before_a_server_answers(
     server = await asyncio.start_server(never_answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
-        for number, code in zip((signal.SIGINT, signal.SIGTERM), codes, strict=True):
-            asked.clear()
-            running = Command(tmp_path, COMMAND, *arguments, url, environment=nowhere)
-            try:
-                await asyncio.wait_for(asked.wait(), PATIENCE_S)
-                running.signal(number)
-                assert (await running.ended(), running.out, running.err) == (code, "", "")
-            finally:
-                running.kill()
+        running = Command(tmp_path, COMMAND, *arguments, url, environment=nowhere)
+        try:
+            await asyncio.wait_for(asked.wait(), PATIENCE_S)
+            running.signal(number)
+            assert (await running.ended(), running.out, running.err) == (code, "", "")
+        finally:
+            running.kill()
     finally:
         closed.set()
         server.close()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.study import RECORDING, invoke
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kernel")]
 
 CACHED = "vllm:prompt_tokens_cached_total"
 

@@ -86,6 +86,7 @@ def test_a_profile_that_cannot_be_written_is_one_line() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kernel")
 def test_standard_output_as_the_file_keeps_both(trace: Path, tmp_path: Path) -> None:
     out, link = tmp_path / "out", tmp_path / "stdout"
     link.symlink_to("/proc/self/fd/1")  # as /dev/stdout
@@ -99,6 +100,7 @@ def test_standard_output_as_the_file_keeps_both(trace: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kernel")
 def test_files_are_written_when_the_table_has_no_reader(trace: Path, tmp_path: Path) -> None:
     file, link = tmp_path / "proof.html", tmp_path / "stdout"
     link.symlink_to("/proc/self/fd/1")
@@ -114,6 +116,7 @@ def test_files_are_written_when_the_table_has_no_reader(trace: Path, tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kernel")
 def test_files_are_written_when_the_table_cannot_be(trace: Path, tmp_path: Path) -> None:
     file = tmp_path / "proof.json"
     with Path("/dev/full").open("w") as full:
@@ -124,6 +127,7 @@ def test_files_are_written_when_the_table_cannot_be(trace: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kernel")
 def test_characters_outside_the_encoding_are_replaced(trace: Path) -> None:
     process = simulating("--trace", trace, "--scale", 2, *PROFILE, stdout=subprocess.PIPE, PYTHONIOENCODING="ascii")
     out, err = process.communicate()
@@ -152,6 +156,7 @@ def test_nan_is_in_no_range(trace: Path, option: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kernel")
 def test_several_files_may_follow_an_equals_sign(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "proof.json"
     other = tmp_path / "other.csv"

@@ -156,6 +156,7 @@ class Recorder:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kernel")
 def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
     trace = synthetic.poisson([4.0, 8.0, 4.0], 600.0, prompt=400, output=60)
     case = Case(trace, synthetic.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0)
@@ -191,6 +192,7 @@ def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kernel")
 def test_recorded_run_ignores_the_policy_s_limits(tmp_path: Path) -> None:
     trace = synthetic.poisson([20.0], 600.0, prompt=800, output=100)
     case = Case(trace, synthetic.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0, start_replicas=5)
@@ -238,6 +240,7 @@ spec:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("server", ["prometheus", "victoria-metrics"])
+@pytest.mark.usefixtures("kernel")
 async def test_history_is_replayed_from_a_real_server(
     tmp_path: Path, server: str, victoria_metrics: StartPromql
 ) -> None:

@@ -15,7 +15,7 @@ from tests.cli.study import write_trace
 from tests.cli.test_outputs import simulating
 from tests.harness.process import PATIENCE_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kernel")]
 
 LONG = ("--profile", "8b-h100", "--against", "all", "--tuned", "--jobs", "2")
 
@@ -53,7 +53,7 @@ def test_a_signal_ends_the_run_and_its_workers(tmp_path: Path, number: int, grou
     assert not out.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_signal_ends_what_still_imports(tmp_path: Path, number: int) -> None:
     trace = write_trace(tmp_path / "minute.csv", (f"{at / 8:.3f},500,80" for at in range(960)))
     process = simulating("--trace", trace, "--profile", "8b-h100", stdout=subprocess.PIPE)
@@ -65,7 +65,7 @@ def test_a_signal_ends_what_still_imports(tmp_path: Path, number: int) -> None:
     assert process.returncode == 128 + number
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_signal_ends_what_this_process_computes(tmp_path: Path, number: int) -> None:
     trace = write_trace(tmp_path / "minute.csv", (f"{at / 8:.3f},500,80" for at in range(960)))
     terminal, end = pty.openpty()

@@ -13,7 +13,7 @@ from rich.console import Console
 from autoscaler.lab.report.progress_bar import ProgressBar
 from tests.cli.study import POLICY, PROFILE, invoke, write_trace
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kernel")]
 
 
 def test_simulate_prints_the_table_and_writes_json_and_page(trace: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ Ran = Callable[..., tuple[dict[str, Any], str]]
 
 
 @pytest.fixture
-def ran(tmp_path: Path) -> Ran:
+def ran(tmp_path: Path, kernel: None) -> Ran:
     """Run ten minutes, every other request a long one, on two replicas; returns the proof and what was printed."""
     times = np.sort(np.random.default_rng(5).uniform(0, 600, 3000))
     rows = [f"{time_s:.3f},{(12_000, 100)[number % 2]},80" for number, time_s in enumerate(times)]

@@ -1,5 +1,6 @@
 """Fixtures of servers and tools. Every test sees these; `tests/conftest.py` registers them."""
 
+import fcntl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
+from tests.cli.study import PROFILE, invoke, write_trace
 from tests.harness import browser
 from tests.harness import exposition as exposition_
 from tests.harness import prometheus as prometheus_
@@ -26,6 +28,15 @@ def certificates(tmp_path: Path) -> Certificates:
     directory = tmp_path / "certificates"
     directory.mkdir()
     return Certificates(directory)
+
+
+@pytest.fixture(scope="session")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The compiled kernel of the simulator. In a new checkout each worker would compile it, for 15 s of a core."""
+    with (tmp_path_factory.getbasetemp().parent / "kernel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        trace = write_trace(tmp_path_factory.mktemp("kernel") / "minute.csv", (f"{at},500,80" for at in range(60)))
+        assert invoke("simulate", "--trace", trace, *PROFILE).exit_code == 0
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -49,7 +49,7 @@ class Backfilled:
 
 
 @pytest.fixture(scope="module")
-def backfilled() -> Backfilled:
+def backfilled(kernel: None) -> Backfilled:
     return Backfilled()
 
 
