@@ -15,6 +15,7 @@ import structlog
 
 from autoscaler.core.snapshot import Snapshot
 from autoscaler.daemon.loop import Loop
+from autoscaler.outage import Outage
 from autoscaler.ports import Clock, ManualOverrides, StateStore, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -53,7 +54,7 @@ class Checkpointer:
         self._on_saved = on_saved
         self._manual_overrides = manual_overrides
         self._loading: asyncio.Task[bool] | None = None
-        self._failing = False
+        self._outage = Outage(log, "state cannot be saved", "state is saved again")
         self._is_restored = asyncio.Event()
 
     async def wait_restored(self) -> None:
@@ -128,11 +129,7 @@ class Checkpointer:
         try:
             await store.save(snapshot)
         except Unavailable as error:
-            if not self._failing:
-                log.warning("state cannot be saved", reason=str(error))
-            self._failing = True
+            self._outage.fail(str(error))
             return
-        if self._failing:
-            log.info("state is saved again")
-        self._failing = False
+        self._outage.end()
         self._on_saved(snapshot.wall_s)

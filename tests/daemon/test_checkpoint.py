@@ -272,7 +272,7 @@ async def test_broken_store_is_logged_once_and_scaling_goes_on():
             store.error = None
             await asyncio.sleep(SAVE_PERIOD_S)
             assert len(process.recorder.ticks) > ticks > 80
-    told = [(line["event"], line.get("reason")) for line in logs if "state" in line["event"]]
+    told = [(line["event"], line.get("reason") or line.get("error")) for line in logs if "state" in line["event"]]
     assert told == [
         ("state is not used", "state.npz: it ends early"),
         ("state cannot be saved", "state.npz: it ends early"),

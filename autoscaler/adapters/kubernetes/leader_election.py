@@ -20,6 +20,7 @@ from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_pat
 from autoscaler.adapters.kubernetes.api.text import micro_time
 from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.settings import LeaseSettings
+from autoscaler.outage import Outage
 from autoscaler.ports import Clock, Wakeup
 
 log = structlog.get_logger(__name__)
@@ -92,7 +93,8 @@ class Elector:
         self._lease: _Lease | None = None  # as last read or written
         self._changed_s = 0.0  # when it was last seen to change
         self._renewed_s: float | None = None  # when the last successful renewal was sent; None: not leading
-        self._failing = False
+        failing, works = "lease cannot be renewed or read", "lease is renewed or read again"
+        self._outage = Outage(log, failing, works, lease=self._path)
         self._watches = watches
         self.counts: Note | None = None  # None: nothing is left on the lease
         self._logged_problem = ""
@@ -157,14 +159,9 @@ class Elector:
                     self._renewed_s = None
                     await self._acquire()
         except (ApiError, TimeoutError, *UNREADABLE) as error:
-            if not self._failing:
-                reason = str(error) or f"no answer within {2 * self._request_s:g} s"  # a TimeoutError has no text
-                log.warning("lease cannot be renewed or read", lease=self._path, error=reason)
-            self._failing = True
+            self._outage.fail(str(error) or f"no answer within {2 * self._request_s:g} s")  # a TimeoutError has no text
         else:
-            if self._failing:
-                log.info("lease is renewed or read again", lease=self._path)
-            self._failing = False
+            self._outage.end()
 
     async def _renew(self, lease: _Lease) -> None:
         try:

@@ -18,6 +18,7 @@ from autoscaler.adapters.record import folder as folders
 from autoscaler.adapters.record.history import HistoryWriter
 from autoscaler.adapters.record.rows import PolicyLoad
 from autoscaler.adapters.record.writer import FolderWriter
+from autoscaler.outage import Outage
 from autoscaler.ports import TickRecord
 
 log = structlog.get_logger(__name__)
@@ -51,7 +52,8 @@ class RecordWriter:
         self._thread = threading.Thread(target=self._run, name="record", daemon=True)
         self._stack = ExitStack()
         self.written = 0  # times that something was written
-        self._problem = ""
+        again = "ticks are recorded again"
+        self._outage = Outage(log, "ticks are not recorded", again, "error", folder=str(folder))
         self._is_late = False
 
     async def __aenter__(self) -> Self:
@@ -76,7 +78,8 @@ class RecordWriter:
     @property
     def problem(self) -> str:
         """Why ticks are not recorded now; "": they are."""
-        return self._problem
+        problem = self._outage.problem
+        return problem and f"ticks are not recorded in {self._folder}: {problem}"
 
     def record(self, tick: TickRecord) -> None:
         """Take a tick. It never waits."""
@@ -134,17 +137,8 @@ class RecordWriter:
             self._on_lost(max(pending, 1))
             is_expected = isinstance(error, OSError | sqlite3.Error)
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            if not self._problem:
-                log.error(
-                    "ticks are not recorded",
-                    folder=str(self._folder),
-                    problem=reason,
-                    exc_info=None if is_expected else error,
-                )
-            self._problem = f"ticks are not recorded in {self._folder}: {reason[:200]}"
+            self._outage.fail(reason[:200], exc_info=None if is_expected else error)
         else:
             if pending and not self._writer.pending:
                 self.written += 1
-            if self._problem and pending and not self._writer.pending:
-                log.info("ticks are recorded again", folder=str(self._folder))
-                self._problem = ""
+                self._outage.end()

@@ -18,6 +18,7 @@ from autoscaler.adapters.kubernetes.api.decode import decode
 from autoscaler.adapters.kubernetes.api.reflector import ACCEPT_METADATA_LIST
 from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.weights.report import LABEL_PREFIX, READY_LABEL
+from autoscaler.outage import Outage
 from autoscaler.ports import Clock, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -88,7 +89,7 @@ class AgentDirectory:
         self._by_node: dict[str, str] = {}
         self._listed_s = float("-inf")
         self._holders: dict[str, _Holders] = {}
-        self._problem = ""
+        self._outage = Outage(log, "peers cannot be listed", "peers can be listed again")
 
     async def agents(self) -> Sequence[str]:
         """Return all agents: the same object until they change."""
@@ -98,9 +99,9 @@ class AgentDirectory:
             try:
                 found = await self._list_agents()
             except Unavailable as error:
-                self._tell(str(error))
+                self._outage.fail(str(error))
             else:
-                self._tell("")
+                self._outage.end()
                 agents = tuple(sorted(set(found.values())))
                 self._agents = self._agents if agents == self._agents else agents
                 self._by_node = found
@@ -116,9 +117,9 @@ class AgentDirectory:
             nodes = known.nodes if known else frozenset[str]()
             try:
                 nodes = await self._list_nodes(f"{LABEL_PREFIX}{key}={READY_LABEL}")
-                self._tell("")
+                self._outage.end()
             except Unavailable as error:
-                self._tell(str(error))
+                self._outage.fail(str(error))
             known = self._holders[key] = _Holders(nodes, now_s)
         return [self._by_node[node] for node in (known.nodes if known else ()) if node in self._by_node]
 
@@ -150,14 +151,6 @@ class AgentDirectory:
             if not page.metadata.continue_:
                 return
             query = [*selected, ("continue", page.metadata.continue_)]
-
-    def _tell(self, problem: str) -> None:
-        """Log a problem once, and once that it is over."""
-        if problem and not self._problem:
-            log.warning("peers cannot be listed", error=problem)
-        elif self._problem and not problem:
-            log.info("peers can be listed again")
-        self._problem = problem
 
 
 def _addresses(each: _EndpointSlice) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,8 @@ from kubernetes_asyncio.config import (
     load_kube_config,
 )
 
+from autoscaler.outage import Outage
+
 log = structlog.get_logger(__name__)
 
 ERROR_LIMIT = 300  # characters of an error of the library
@@ -80,31 +82,26 @@ class CredentialsRefresher:
         self._age_s = age_s
         self._read_s = time.monotonic()
         self._certificates = certificates
-        self._failing = False
+        failing = "credentials cannot be read again; the old ones are used"
+        self._outage = Outage(log, failing, "credentials are read again", place=source.place)
 
     async def refresh(self, configuration: Configuration) -> None:
         """The library's hook before each request."""
         if time.monotonic() - self._read_s < self._age_s:
             return
         self._read_s = time.monotonic()
-        place = self._source.place
         try:
             await self._source.read(configuration)
             certificates = read_certificates(configuration)
             if certificates != self._certificates:
                 await self._reconnect()
                 self._certificates = certificates
-                log.info("certificates have changed; connected again", place=place)
+                log.info("certificates have changed; connected again", place=self._source.place)
         except Exception as error:  # an exec plug-in may raise anything; the old credentials may still be valid
-            if not self._failing:
-                is_known = isinstance(error, INVALID_CONFIGURATION)  # the text of other errors may hold a secret
-                reason = describe_error(error) if is_known else type(error).__name__
-                log.warning("credentials cannot be read again; the old ones are used", place=place, error=reason)
-            self._failing = True
+            is_known = isinstance(error, INVALID_CONFIGURATION)  # the text of other errors may hold a secret
+            self._outage.fail(describe_error(error) if is_known else type(error).__name__)
         else:
-            if self._failing:
-                log.info("credentials are read again", place=place)
-            self._failing = False
+            self._outage.end()
 
 
 def read_certificates(configuration: Configuration) -> list[bytes]:

@@ -29,6 +29,7 @@ from autoscaler.adapters.kubernetes.api.client import (
 from autoscaler.adapters.kubernetes.api.decode import decode
 from autoscaler.adapters.kubernetes.api.objects import Event, Object, Page, StatusObject
 from autoscaler.config.findings import UNREADABLE
+from autoscaler.outage import Outage
 from autoscaler.ports import Clock
 
 log = structlog.get_logger(__name__)
@@ -125,7 +126,6 @@ class Reflector(Generic[Kind]):
         self.absent = False  # the kind is optional, and missing or forbidden
         self.absent_reason = ""  # in the words of the API server
         self.refused = False  # the kind is required, and has been forbidden for a while
-        self.problem = ""  # why it is not live
         self.went_back, self.went_back_s = "", 0.0  # what is told of versions that went back, and since when
         self.unreadable = 0  # objects that could not be decoded, since the start
         self._kube = kube
@@ -134,6 +134,7 @@ class Reflector(Generic[Kind]):
         self._times = times or WatchTimes()
         self._on_sync = on_sync
         self._path = object_path(resource.root, self.namespace, resource.plural)
+        self._outage = Outage(log, "watch is failing", "watch has recovered", path=self._path)
         selector = f"metadata.name={resource.only[1]}" if resource.only else resource.selector
         self._selector = [("fieldSelector", selector)] if selector else []
         self._decoder = msgspec.json.Decoder(resource.type)
@@ -143,6 +144,11 @@ class Reflector(Generic[Kind]):
         self._refused_s: float | None = None  # when an optional kind was first refused
         self._retry_after_s = 0.0  # the moment until which the server asked to wait
         self._attempt_timeout: asyncio.Timeout | None = None  # ends the current attempt; None: no attempt
+
+    @property
+    def problem(self) -> str:
+        """Why it is not live; "": it is."""
+        return self._outage.problem
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -349,9 +355,7 @@ class Reflector(Generic[Kind]):
         self.refused = False
         self.absent, self.absent_reason = False, ""
         self._refused_s = None
-        if self.problem:
-            log.info("watch has recovered", path=self._path)
-        self.problem = ""
+        self._outage.end()
 
     async def _handle_failure(self, error: ApiError) -> None:
         """Wait before the next attempt. The store keeps its objects, unless the kind no longer exists."""
@@ -365,14 +369,14 @@ class Reflector(Generic[Kind]):
             self.absent = self.live = True
             self.absent_reason = str(error)
             self._sync()
-            self.problem = ""
+            self._outage.problem = ""
             await self._clock.sleep(self._times.absent_s * random.uniform(1.0, 1.2))
             return
         if error.status not in ABSENT:
             self._refused_s = None  # the API server may have restarted in between
         self.live = False
         self.refused = self.refused or (is_lasting and error.status == FORBIDDEN)
-        self._log_failure(error)
+        self._outage.fail(str(error))
         server_s = min(error.retry_after_s or 0.0, RETRY_AFTER_LIMIT_S)
         self._retry_after_s = self._clock.now_s() + server_s
         await self._clock.sleep(server_s + self._backoff_s())
@@ -386,11 +390,6 @@ class Reflector(Generic[Kind]):
         now_s = self._clock.now_s()
         self._refused_s = now_s if self._refused_s is None else self._refused_s
         return not self._known or now_s - self._refused_s >= self._times.absent_s / 2
-
-    def _log_failure(self, error: ApiError) -> None:
-        if not self.problem:
-            log.warning("watch is failing", path=self._path, error=str(error))
-        self.problem = str(error)
 
     def _backoff_s(self) -> float:
         """Return a random pause up to a bound that doubles with each failure in a row (full jitter)."""

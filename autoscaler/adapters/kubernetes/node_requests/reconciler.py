@@ -40,6 +40,7 @@ from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.settings import LeaseSettings, NodeRequestKind, NodeRequests
 from autoscaler.core.model.fleet import Fleet, Workload, WorkloadRef
 from autoscaler.core.table.columns import BoolColumn
+from autoscaler.outage import Outage
 from autoscaler.ports import Clock, Leadership, TickRecord
 
 log = structlog.get_logger(__name__)
@@ -109,7 +110,8 @@ class NodeRequester:
         leadership: checked before each write. image_of: returns the image of the engine of a workload; "": unknown.
         warmed: returns the nodes to which the weights of workloads are fetched.
         """
-        self.problem = ""  # why nodes are not requested; "": they are
+        failing = "nodes are not requested before windows; their replicas will wait for nodes"
+        self._outage = Outage(log, failing, "nodes are requested again")
         self._kube = kube
         self._clock = clock
         self._settings = settings
@@ -153,6 +155,11 @@ class NodeRequester:
     def failed(self, wall_s: float, error: BaseException) -> None:
         """Keep what is requested: a failed tick changes nothing."""
 
+    @property
+    def problem(self) -> str:
+        """Why nodes are not requested; "": they are."""
+        return self._outage.problem
+
     async def run(self) -> None:
         """Reconcile until cancelled."""
         while True:
@@ -161,10 +168,10 @@ class NodeRequester:
             if self.due is not None:
                 try:
                     await self.reconcile(self.due)
-                    self._set_problem("")
+                    self._outage.end()
                 except ApiError as error:
                     self._checked_s = -np.inf
-                    self._set_problem(str(error))
+                    self._outage.fail(str(error))
                     if error.status in REFUSALS:
                         self._refused_until_s = self._clock.now_s() + REFUSED_S
                     pause_s = RETRY_S
@@ -336,13 +343,6 @@ class NodeRequester:
         except ApiError as error:
             if error.status != NOT_FOUND:
                 raise
-
-    def _set_problem(self, problem: str) -> None:
-        if problem and not self.problem:
-            log.warning("nodes are not requested before windows; their replicas will wait for nodes", error=problem)
-        elif self.problem and not problem:
-            log.info("nodes are requested again")
-        self.problem = problem
 
 
 async def _all(works: Iterable[Awaitable[None]]) -> None:

@@ -37,6 +37,7 @@ from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.model.weights import NO_SOURCE, WishStatus
 from autoscaler.core.table.columns import BoolColumn
 from autoscaler.core.wishes.wants import Peaks, add_expected, needed_replicas, peak_of_copies
+from autoscaler.outage import Outage
 from autoscaler.ports import Clock, Leadership, TickRecord
 
 log = structlog.get_logger(__name__)
@@ -108,7 +109,7 @@ class WishPublisher:
         self._planned_s = -PLAN_S
         self._writes = 0
         self._recent: deque[float] = deque()  # times of writes
-        self._problem = ""
+        self._outage = Outage(log, "wishes of weights cannot be published", "wishes of weights are published again")
 
     def record(self, tick: TickRecord) -> None:
         """Remember what the workloads want."""
@@ -126,7 +127,7 @@ class WishPublisher:
         """Return what is planned for each source, and how it is published."""
         while self._recent and self._recent[0] < self._clock.now_s() - HOUR_S:
             self._recent.popleft()
-        status = WishStatus(self._publishes, len(self._recent), self._writes, self._problem)
+        status = WishStatus(self._publishes, len(self._recent), self._writes, self._outage.problem)
         return PublishedPlan(self._wished, self._missing, status)
 
     async def run(self) -> None:
@@ -136,9 +137,7 @@ class WishPublisher:
             try:
                 await self.step()
             except ApiError as error:
-                if self._problem != str(error):
-                    log.warning("wishes of weights cannot be published", error=str(error))
-                self._problem = str(error)
+                self._outage.fail(str(error))
                 pause_s = FAILED_S
             await self._clock.sleep(pause_s)
 
@@ -182,7 +181,7 @@ class WishPublisher:
         if not len(self._peaks.workload_id):
             self._has_former_plan = True
         self._read_s, self._planned_s = self._clock.now_s(), -PLAN_S
-        self._note_success()
+        self._outage.end()
 
     def _replan(self, seen: SeenFleet, tick: TickRecord) -> None:
         fleet = tick.input.fleet
@@ -284,7 +283,7 @@ class WishPublisher:
         self._written_s[name] = self._clock.now_s()
         self._recent.append(self._clock.now_s())
         self._writes += 1
-        self._note_success()
+        self._outage.end()
 
     def _text(self, node: str, wishes: Iterable[Wish], before: str | None) -> str:
         """Return the document of a node. The order alone is no reason to write, if the node holds everything."""
@@ -295,11 +294,6 @@ class WishPublisher:
         known = _decoded(before)
         same = set(known) == set(wishes)
         return before if same and said is not None and all(wish.source.key in said.held for wish in known) else text
-
-    def _note_success(self) -> None:
-        if self._problem:
-            log.info("wishes of weights are published again")
-        self._problem = ""
 
 
 def _by_source(wishes: Mapping[str, Iterable[Wish]]) -> Counter[str]:
