@@ -53,8 +53,7 @@ async def preflight(options: PreflightOptions) -> int:
         book = PolicyBook(known.policies, options.default_policy, known.limits)
     except PolicyError as error:
         raise StartError(str(error)) from error
-    objects, unread = read_files(options.files)
-    problems: list[NotChecked] = []
+    objects, unread, problems = read_files(options.files)
     complete = False
     if options.kube is not None:
         listed, refused = await _cluster(options.kube, options.namespaces, given=not options.files)
@@ -78,13 +77,19 @@ async def preflight(options: PreflightOptions) -> int:
     return int(any(each.severity in failing for each in findings))
 
 
-def read_files(paths: Sequence[Path]) -> tuple[list[Manifest], list[PreflightFinding]]:
+def read_files(paths: Sequence[Path]) -> tuple[list[Manifest], list[PreflightFinding], list[NotChecked]]:
     """Read the objects of files and folders; what cannot be read is a finding about the file."""
     objects: list[Manifest] = []
     findings: list[PreflightFinding] = []
+    passed_over: list[NotChecked] = []
     for path in paths:
         documents, faults = read_manifests(path, MAX_MANIFEST_BYTES)
-        objects += [thing for document in documents if (thing := read_object(document)) is not None]
+        for document in documents:
+            if (thing := read_object(document)) is not None:
+                objects.append(thing)
+            elif document.value is not None:
+                place = f"{document.file}:{document.line}"
+                passed_over.append(NotChecked(place, "", "document", "it has no kind and name of an object"))
         for fault in faults:
             file = Manifest("File", "", fault.file, Document(fault.file, fault.line, None))
             why = f"{fault.key or 'document'}: {fault.problem}" + (
@@ -100,7 +105,7 @@ def read_files(paths: Sequence[Path]) -> tuple[list[Manifest], list[PreflightFin
                     fault.allowed,
                 )
             )
-    return objects, findings
+    return objects, findings, passed_over
 
 
 async def check(

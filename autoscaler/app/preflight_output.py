@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import quote
 
 from autoscaler.catalog.findings import BY_ID, SEVERITIES
 from autoscaler.config.preflight.objects import NotChecked, PreflightFinding
@@ -24,9 +25,12 @@ def write(outcome: PreflightOutcome, form: str) -> None:
         print(json.dumps(as_json(outcome), indent=2))
     elif form == "sarif":
         print(json.dumps(as_sarif(outcome), indent=2))
-    else:
-        for line in as_github(outcome) if form == "github" else as_text(outcome):
+    elif form == "github":
+        for line in as_github(outcome):
             print(line)
+    else:
+        for line in as_text(outcome):
+            print(_no_command(line))
 
 
 def as_json(outcome: PreflightOutcome) -> dict[str, Any]:
@@ -137,12 +141,12 @@ def as_sarif(outcome: PreflightOutcome) -> dict[str, Any]:
         result: dict[str, Any] = {
             "ruleId": each.id,
             "level": _SARIF_LEVELS[each.severity],
-            "message": {"text": f"{each.object.key} {each.path}: {each.message}. {each.why} Fix: {each.fix}"},
+            "message": {"text": _no_link(f"{each.object.key} {each.path}: {each.message}. {each.why} Fix: {each.fix}")},
             "partialFingerprints": {"object/v1": f"{each.id} {each.object.key} {each.path}"},
         }
         if each.line and each.object.document.file:
             region = {"startLine": each.line}
-            place = {"artifactLocation": {"uri": each.object.document.file}, "region": region}
+            place = {"artifactLocation": {"uri": quote(each.object.document.file)}, "region": region}
             result["locations"] = [{"physicalLocation": place}]
         results.append(result)
     driver = {"name": "vllm-autoscaler preflight", "version": version("vllm-autoscaler"), "rules": rules}
@@ -151,6 +155,16 @@ def as_sarif(outcome: PreflightOutcome) -> dict[str, Any]:
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
+
+
+def _no_command(line: str) -> str:
+    """Return a line of text that a runner of GitHub Actions does not take for a command."""
+    return line.replace("::", ": :").replace("##[", "## [")
+
+
+def _no_link(text: str) -> str:
+    """Return a text without links of SARIF, which a name could bring."""
+    return "".join(f"\\{each}" if each in "\\[]" else each for each in _plain(text))
 
 
 def _plain(text: str) -> str:

@@ -84,6 +84,22 @@ def test_sarif_and_annotations_name_file_and_line(loud: Path):
     )
 
 
+def test_names_write_no_command_link_or_colour(tmp_path: Path):
+    name = "a\r\n::error::b\x1b[31m%0A##[add-mask]x [c](https://example.com)"
+    documents = changed(options("--gpu-memory-utilization=0.97"), (CHAT, ("metadata", "name"), name))
+    documents += [{**documents[BUDGET], "kind": "::warning::x"}]
+    file = tmp_path / "chat.yaml"
+    file.write_text(yaml.safe_dump_all(documents, sort_keys=False))
+    text = invoke(file).output
+    assert text.replace("\n", "").isprintable()
+    assert not [line for line in text.splitlines() if "::" in line or "##[" in line]
+    annotations = invoke(file, "--github").output.splitlines()
+    assert all(line.isprintable() and re.match(r"::(error|warning|notice) ", line) for line in annotations)
+    messages = [each["message"]["text"] for each in json.loads(invoke(file, "--sarif").output)["runs"][0]["results"]]
+    assert all("[c](" not in message.replace("\\[", "").replace("\\]", "") for message in messages)
+    json.loads(invoke(file, "--json").output)
+
+
 @pytest.mark.parametrize("arguments", [(), ("--namespace", "a", "x.yaml"), ("x.yaml", "--prometheus-header", "A: b")])
 def test_a_wrong_use_is_one_line_and_code_2(loud: Path, arguments: tuple[str, ...]):
     result = invoke(*(str(loud) if each == "x.yaml" else each for each in arguments))

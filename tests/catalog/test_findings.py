@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from autoscaler.catalog.findings import BY_ID, FINDINGS, SEVERITIES, pages
+from autoscaler.catalog.findings import BY_ID, FINDINGS, SEVERITIES
+from autoscaler.catalog.findings.__main__ import pages
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference" / "findings"
 ROOM = Path(__file__).parents[2] / "autoscaler"

@@ -7,20 +7,23 @@ import re
 from collections.abc import Iterator
 
 from autoscaler.catalog.scale_targets import BY_KIND
-from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.findings import shown
-from autoscaler.config.preflight import promql
+from autoscaler.config.preflight import metric_names, promql
 from autoscaler.config.preflight.facts import NO_SERVER, PENDING, QueryFacts
 from autoscaler.config.preflight.history import REPLICAS, PastReadings
+from autoscaler.config.preflight.metrics_adapter import check_rule, rules_for
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
 from autoscaler.config.preflight.scalers import Autoscaler, Trigger
 from autoscaler.config.preflight.scene import Scene
-from autoscaler.config.preflight.waking import NO_WAKE, check_held_requests, check_zero
-from autoscaler.config.preflight.workloads import ModelWorkload, Target, quantity
-from autoscaler.config.yaml import read_documents
+from autoscaler.config.preflight.waking import FORMULA, NO_WAKE, check_held_requests, check_zero
+from autoscaler.config.preflight.workloads import LLM_SERVICE, ModelWorkload, Target, quantity
 
 _BY_REQUESTS = "a ScaledObject on the sum of vllm:num_requests_running and vllm:num_requests_waiting of this model"
 _PAUSED = "autoscaling.keda.sh/paused"
+_FORMULA_CHARS = 2000
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_NAME_IN_FORMULA = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(])(?!\s*\()")
+_WORDS_OF_FORMULA = frozenset({"true", "false", "nil", "and", "or", "not", "in", "e", "E"})
 _ADOPTS = "scaledobject.keda.sh/transfer-hpa-ownership"
 
 
@@ -31,10 +34,11 @@ def check_autoscalers(fleet: Scene, facts: QueryFacts) -> Iterator[Result]:
         workload = fleet.workload(each)
         yield from _target(fleet, each)
         yield from _bounds(each)
-        yield from _metrics(fleet, each, workload)
+        yield from _metrics(fleet, each, workload, facts)
         yield from check_zero(each, history, workload)
         yield from _fallback(each, history, workload, facts)
         yield from _behavior(each)
+        yield from _formula(each)
     yield from check_held_requests(fleet, history)
     for thing in fleet.objects.of_kind("VerticalPodAutoscaler"):
         yield from _vertical(fleet, thing)
@@ -116,6 +120,10 @@ def _bounds(each: Autoscaler) -> Iterator[Result]:
                 "warning",
             )
             break
+    if each.thing.kind == LLM_SERVICE and each.thing.at("spec", "replicas") is not None:
+        why = "The API server refuses an object with both: either the count is fixed, or it is scaled."
+        message = "replicas and scaling are stated together"
+        yield found("VA1231", each.thing, ("spec", "replicas"), message, why, "remove replicas", "error")
     if each.least is None or each.most is None:
         for value, loc in ((each.least, each.least_loc), (each.most, each.most_loc)):
             if value is None and each.thing.at(*loc) is not None:
@@ -162,7 +170,7 @@ def _needs_pods(each: Autoscaler) -> bool:
     return not each.owned and not any(trigger.type in ("Object", "External") for trigger in each.triggers)
 
 
-def _metrics(fleet: Scene, each: Autoscaler, workload: ModelWorkload | None) -> Iterator[Result]:
+def _metrics(fleet: Scene, each: Autoscaler, workload: ModelWorkload | None, facts: QueryFacts) -> Iterator[Result]:
     """Check the metrics of an HPA, and KEDA's triggers on CPU and memory."""
     if workload is None or each.owned:
         return
@@ -198,14 +206,17 @@ def _metrics(fleet: Scene, each: Autoscaler, workload: ModelWorkload | None) -> 
         if each.keda or trigger.type not in ("Pods", "External", "Object"):
             continue
         yield from _beyond_slots(each, trigger, workload)
-        names = [name, *_adapter_names(fleet, name)]
-        if memory := next((made for made in names if promql.is_gpu_memory(made)), ""):
+        rules = rules_for(fleet, name)
+        for rule in rules:
+            yield from check_rule(rule, name, facts)
+        names = [name, *(made for rule in rules for made in rule.names)]
+        if memory := next((made for made in names if metric_names.is_gpu_memory(made)), ""):
             why = f"{memory} is the memory that the engine takes at its start, idle or busy. It gives nothing back."
             yield found("VA1212", each.thing, trigger.loc, f"scales on GPU memory ({name})", why, _BY_REQUESTS)
-        elif use := next((made for made in names if promql.is_gpu_use(made)), ""):
+        elif use := next((made for made in names if metric_names.is_gpu_use(made)), ""):
             why = f"{use} says that some kernel ran: one request looks like a full replica, and a queue does not show."
             yield found("VA1213", each.thing, trigger.loc, f"scales on GPU utilisation ({name})", why, _BY_REQUESTS)
-        else:
+        elif not rules:
             yield not_checked(
                 each.thing, trigger.loc, f"metric {shown(name)}", "its query belongs to the metrics adapter"
             )
@@ -214,7 +225,7 @@ def _metrics(fleet: Scene, each: Autoscaler, workload: ModelWorkload | None) -> 
 def _beyond_slots(each: Autoscaler, trigger: Trigger, workload: ModelWorkload) -> Iterator[Result]:
     """Compare a target of an HPA on running requests with what a replica can run."""
     target, slots = trigger.number("averageValue"), workload.slots
-    if slots is None or not promql.is_running(trigger.name) or target * (1 + promql.TOLERANCE) < slots:
+    if slots is None or not metric_names.is_running(trigger.name) or target * (1 + promql.TOLERANCE) < slots:
         return
     if not math.isnan(target):
         loc = (*trigger.loc, trigger.type[:1].lower() + trigger.type[1:], "target", "averageValue")
@@ -224,22 +235,6 @@ def _beyond_slots(each: Autoscaler, trigger: Trigger, workload: ModelWorkload) -
         )
         message = f"target {target:g} is more than a replica can hold (--max-num-seqs {slots:g})"
         yield found("VA1209", each.thing, loc, message, why, f'averageValue: "{math.floor(slots * 0.75)}"')
-
-
-def _adapter_names(fleet: Scene, name: str) -> list[str]:
-    """Return the metrics from which a rule of prometheus-adapter makes a metric of an HPA."""
-    found_names: list[str] = []
-    for thing in fleet.objects.of_kind("ConfigMap"):
-        for text in thing.texts("data").values():
-            if name not in text or "seriesQuery" not in text or len(text) > 1 << 18:
-                continue
-            for document in read_documents("", text)[0]:
-                listed = [at(document.value, key) for key in ("rules", "externalRules")]
-                for rule in [each for rules in listed if isinstance(rules, list) for each in rules]:
-                    if text_at(rule, "name", "as") == name:
-                        words = f"{text_at(rule, 'seriesQuery')} {text_at(rule, 'metricsQuery')}"
-                        found_names += re.findall(r"[a-zA-Z_:][\w:]{4,100}", words[:10_000])
-    return [each for each in found_names if each not in ("GroupBy", "LabelMatchers", "Series")]
 
 
 def _fallback(
@@ -308,6 +303,23 @@ def _behavior(each: Autoscaler) -> Iterator[Result]:
             yield found(
                 "VA1227", each.thing, loc, f"a tolerance of {tolerance:g} swallows steps", why, 'tolerance: "0.1"'
             )
+
+
+def _formula(each: Autoscaler) -> Iterator[Result]:
+    """Check that a formula names triggers that there are, and has a target."""
+    text = each.thing.text(*each.base, *FORMULA)[:_FORMULA_CHARS]
+    if not each.keda or not text:
+        return
+    loc = (*each.base, *FORMULA)
+    named = {trigger.name for trigger in each.triggers if trigger.name}
+    used = _NAME_IN_FORMULA.findall(_QUOTED.sub(" ", text))
+    missing = sorted(dict.fromkeys(name for name in used if name not in named and name not in _WORDS_OF_FORMULA))
+    why = "KEDA refuses the ScaledObject, so nothing scales."
+    if missing:
+        message = f"the formula names {shown(missing[0])}, and no trigger has that name"
+        yield found("VA1224", each.thing, loc, message, why, f"name: {missing[0]} at the trigger that is meant")
+    elif not each.thing.text(*loc[:-1], "target"):
+        yield found("VA1224", each.thing, loc, "the formula has no target", why, 'target: "..."')
 
 
 def _vertical(fleet: Scene, thing: Manifest) -> Iterator[Result]:

@@ -211,6 +211,10 @@ def _place(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
         resource = nodes.resource_of(pod)
         wanted = " and ".join(f"{key}={value}" for key, value in list(pod.node_selector.items())[:4])
         why = f"No node has {resource}" + (f" and the labels {wanted}" if wanted else "") + ", and nothing can add one."
+        if tainted := nodes.labelled(fleet, pod):
+            why = (
+                f"The pod does not tolerate the taint {nodes.untolerated(tainted[0], pod)[:100]} of {tainted[0].name}."
+            )
         where = _selector_loc(pod) if pod.at("nodeSelector") else loc
         yield found(
             "VA1507",

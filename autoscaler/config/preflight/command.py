@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.config.check.manifests import at, mapping, text_at
 from autoscaler.config.drain import is_vllm_image
-from autoscaler.config.yaml import Loc
+from autoscaler.config.preflight.mounted import PodInputs
+from autoscaler.config.preflight.other_engines import TGI, EngineFamily, family_of
+from autoscaler.config.yaml import Loc, read_documents
 
 MAX_WORDS = 1024
 MAX_SCRIPT = 16_384
@@ -26,10 +28,12 @@ _REFERENCE = re.compile(r"\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
 _SHELL_REFERENCE = re.compile(r"\$(?:\{([a-zA-Z_]\w*)\}|([a-zA-Z_]\w*))", re.ASCII)
 _OPTION = re.compile(r"--|-[a-zA-Z]")  # -1 is a value
 _PLAIN_SCRIPT = re.compile(r"[^$`;&|<>(){}*?\n]*")
+_STARTS = re.compile(r"\bvllm(\.entrypoints|\s+serve)\b|\bsglang\.launch_server\b|\btext-generation-launcher\b")
 EXTRA_ARGS = ("VLLM_ADDITIONAL_ARGS", "VLLM_EXTRA_ARGS", "VLLM_ARGS")  # variables that a platform's script appends
 _SWITCHES = frozenset(
     {"disable-log-stats", "enforce-eager", "trust-remote-code", "enable-lora", "no-enable-prefix-caching"}
     | {"enable-prefix-caching", "enable-chunked-prefill", "no-enable-chunked-prefill", "enable-sleep-mode"}
+    | {"enable-metrics", "disable-cuda-graph", "disable-radix-cache", "enable-mixed-chunk", "enable-dp-attention"}
     | {"disable-log-requests", "enable-auto-tool-choice", "enable-expert-parallel", "no-enable-log-requests"}
 )
 
@@ -52,7 +56,8 @@ class Command:
     served: tuple[str, ...] = ()  # names of the model as it is served
     args_loc: Loc = ()  # of the list of arguments, for options that are missing
     understood: bool = True  # False: a script or a variable may hide options
-    starts: bool = False  # whether it starts vLLM, rather than an image whose entrypoint does
+    starts: bool = False  # whether it starts the engine, rather than an image whose entrypoint does
+    other: EngineFamily | None = None  # None: vLLM
 
     def number(self, name: str) -> float | None:
         """Return the number of an option; None: absent or not a number."""
@@ -68,19 +73,21 @@ class Command:
 
     @property
     def model_label(self) -> str:
-        """The value of the label model_name; "": unknown."""
+        """The value of the label model_name; "": unknown, or the engine writes none."""
+        if self.other is TGI:
+            return ""
         return self.served[0] if self.served else self.model
 
     def plain(self) -> dict[str, str]:
         return {name: option.value for name, option in self.options.items()}
 
 
-def read_command(container: object, loc: Loc) -> Command | None:
-    """Read the command line of a container; None: it does not start vLLM, so far as one can see.
+def read_command(container: object, loc: Loc, inputs: PodInputs) -> Command | None:
+    """Read the command line of a container; None: it does not start an engine, so far as one can see.
 
-    loc: place of the container.
+    loc: place of the container. inputs: what ConfigMaps give it.
     """
-    words, understood = _words(container, loc)
+    words, understood = _words(container, loc, inputs)
     plain = [word for word, _ in words]
     serve = next(
         (i + 1 for i, word in enumerate(plain) if word == "serve" and i and plain[i - 1].rpartition("/")[2] == "vllm"),
@@ -91,12 +98,43 @@ def read_command(container: object, loc: Loc) -> Command | None:
     if by_image and not (serve or module):
         # Other programs have images of such names, as this one.
         by_image = requests_device(container) or any(word.startswith(("--model", "--served")) for word in plain)
-    if not (serve or module or by_image):
-        return None
     args = (
         (*loc, "args") if at(container, "args") else (*loc, "command") if at(container, "command") else (*loc, "args")
     )
-    return _parse(words[serve or module :], args, understood, positional=bool(serve), starts=bool(serve or module))
+    if not (serve or module or by_image):
+        other = family_of(plain, text_at(container, "image"), by_image=not at(container, "command"))
+        return None if other is None else _of_family(*other, words, args, understood=understood)
+    command = _parse(words[serve or module :], args, understood, positional=bool(serve), starts=bool(serve or module))
+    return _with_file(command, container, inputs)
+
+
+def _of_family(
+    family: EngineFamily, start: int, words: list[tuple[str, Loc]], args: Loc, *, understood: bool
+) -> Command:
+    """Return the command line of another engine, with the names of vLLM for options that mean the same."""
+    command = _parse(words[start:], args, understood, positional=False, starts=start > 0)
+    options = {family.same.get(name, name): option for name, option in command.options.items()}
+    model = options.get("model", EngineOption("", ()))
+    return replace(command, options=options, model=model.value, model_loc=model.loc, other=family)
+
+
+def _with_file(command: Command, container: object, inputs: PodInputs) -> Command:
+    """Add the options of the file that `--config` names; those of the command line count before them."""
+    stated = command.options.get("config")
+    if stated is None:
+        return command
+    text = inputs.file(container, stated.value)
+    documents = read_documents("", text)[0] if text is not None else []
+    if len(documents) != 1 or not isinstance(documents[0].value, dict):
+        return replace(command, understood=False)
+    own = of_keywords(documents[0].value, text_at(documents[0].value, "model"), stated.loc)
+    return replace(
+        command,
+        options={**own.options, **command.options},
+        model=command.model or own.model,
+        model_loc=command.model_loc or own.model_loc,
+        served=command.served or own.served,
+    )
 
 
 def of_keywords(arguments: Mapping[str, object], model: str, loc: Loc) -> Command:
@@ -106,7 +144,9 @@ def of_keywords(arguments: Mapping[str, object], model: str, loc: Loc) -> Comman
         for name, value in list(arguments.items())[:MAX_WORDS]
         if value is not False and isinstance(value, str | int | float)
     }
-    return Command(options, model, loc, args_loc=loc, understood=False)
+    names = next((arguments[key] for key in ("served-model-name", "served_model_name") if key in arguments), None)
+    served = tuple(str(each) for each in (names[:64] if isinstance(names, list) else [names]) if each is not None)
+    return Command(options, model, loc, served, args_loc=loc, understood=False)
 
 
 def of_words(text: str, loc: Loc) -> dict[str, EngineOption]:
@@ -143,13 +183,13 @@ def _parse(words: list[tuple[str, Loc]], args: Loc, understood: bool, *, positio
             served = [each for each, _ in values]
     if not model and "model" in options:
         model, model_loc = options["model"].value, options["model"].loc
-    hidden = any("$" in word for word, _ in words) or "config" in options
+    hidden = any("$" in word for word, _ in words)
     return Command(options, model, model_loc, tuple(served), args, understood and not hidden, starts)
 
 
-def _words(container: object, loc: Loc) -> tuple[list[tuple[str, Loc]], bool]:
+def _words(container: object, loc: Loc, inputs: PodInputs) -> tuple[list[tuple[str, Loc]], bool]:
     """Return the words with their places, and whether all were understood."""
-    known = _variables(container)
+    known = inputs.variables(container)
     found: list[tuple[str, Loc]] = []
     understood, before = True, ""
     for part in ("command", "args"):
@@ -162,7 +202,9 @@ def _words(container: object, loc: Loc) -> tuple[list[tuple[str, Loc]], bool]:
             place = (*loc, part, index)
             if _SHELL_FLAG.fullmatch(before) and word == "--":
                 continue
-            if _SHELL_FLAG.fullmatch(before):
+            script_file = None if before.startswith("--") or not word.startswith("/") else inputs.file(container, word)
+            if _SHELL_FLAG.fullmatch(before) or script_file is not None:
+                word = script_file or word
                 script = word.replace("\\\n", " ").strip()
                 script = _SHELL_REFERENCE.sub(lambda match: known.get(match[1] or match[2], match[0]), script)
                 understood = understood and bool(_PLAIN_SCRIPT.fullmatch(script))
@@ -176,7 +218,7 @@ def _words(container: object, loc: Loc) -> tuple[list[tuple[str, Loc]], bool]:
 def _engine_line(script: str) -> list[str]:
     """Return the words of the line of a script that starts vLLM, or of the whole script."""
     lines = re.split(r"\n|&&|;", script)
-    line = next((each for each in lines if re.search(r"\bvllm(\.entrypoints|\s+serve)\b", each)), script)
+    line = next((each for each in lines if _STARTS.search(each)), script)
     return _split(line)
 
 
@@ -185,15 +227,6 @@ def _split(text: str) -> list[str]:
         return shlex.split(text[:MAX_SCRIPT])[:MAX_WORDS]
     except ValueError:
         return text[:MAX_SCRIPT].split()[:MAX_WORDS]
-
-
-def _variables(container: object) -> dict[str, str]:
-    listed = at(container, "env")
-    return {
-        text_at(each, "name"): text_at(each, "value")
-        for each in (listed if isinstance(listed, list) else [])
-        if isinstance(at(each, "value"), str)
-    }
 
 
 def requests_device(container: object) -> bool:

@@ -12,6 +12,7 @@ from autoscaler.config.fit import FitVerdict, Load, Range, judge
 from autoscaler.config.preflight import nodes
 from autoscaler.config.preflight.command import Command
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
+from autoscaler.config.preflight.other_engines import EngineFamily
 from autoscaler.config.preflight.scene import Scene
 from autoscaler.config.preflight.workloads import EnginePod, ModelWorkload
 from autoscaler.config.yaml import Loc
@@ -31,7 +32,7 @@ def check_engines(fleet: Scene) -> Iterator[Result]:
         if workload.command is None and not workload.pod.operator:
             place = workload.pod.container
             yield not_checked(
-                workload.thing, place, "arguments of the engine", "no container starts vLLM, so far as one can see"
+                workload.thing, place, "arguments of the engine", "no container starts an engine, so far as one can see"
             )
 
 
@@ -57,7 +58,9 @@ def _utilization(thing: Manifest, command: Command) -> Iterator[Result]:
             f"{share:g} leaves {1 - share:.0%} of the device for the CUDA context, graphs and what the profile did"
             " not see: the start fails if less is free, and a peak under load ends the engine."
         )
-        message = f"--gpu-memory-utilization {share:g} is above {MOST_UTILIZATION}"
+        message = f"a share of {share:g} of the memory is above {MOST_UTILIZATION}"
+        if command.other is None:
+            message = f"--gpu-memory-utilization {share:g} is above {MOST_UTILIZATION}"
         yield found(
             "VA1301",
             thing,
@@ -70,6 +73,9 @@ def _utilization(thing: Manifest, command: Command) -> Iterator[Result]:
 
 def _statistics(fleet: Scene, workload: ModelWorkload, command: Command) -> Iterator[Result]:
     thing = workload.thing
+    if command.other is not None:
+        yield from _other_metrics(thing, command, command.other)
+        return
     if "disable-log-stats" in command.options:
         why = (
             "The logger that writes vllm:* is removed by it. Whoever reads them reads nothing, which KEDA takes for 0."
@@ -90,6 +96,13 @@ def _statistics(fleet: Scene, workload: ModelWorkload, command: Command) -> Iter
             why,
             "--max-num-seqs=64, or what was measured",
         )
+
+
+def _other_metrics(thing: Manifest, command: Command, engine: EngineFamily) -> Iterator[Result]:
+    option = engine.metrics_by
+    if option and command.understood and option not in command.options:
+        why = f"{engine.name} exports metrics with --{option} alone, and whoever reads them reads nothing."
+        yield found("VA1604", thing, command.args_loc, "the engine exports no metrics", why, f"add --{option}")
 
 
 def _eager(fleet: Scene, workload: ModelWorkload, command: Command) -> Iterator[Result]:
@@ -141,8 +154,8 @@ def _ranks(thing: Manifest, pod: EnginePod, command: Command) -> Iterator[Result
 
 def _too_few(thing: Manifest, limits: Loc, ranks: int, devices: float) -> Result:
     why = (
-        f"The engine is told to use {ranks} GPUs and sees {devices:g}; vLLM ends with `World size ({ranks}) is larger"
-        f" than the number of available GPUs ({devices:g})`."
+        f"The engine is told to use {ranks} GPUs and sees {devices:g}; vLLM ends with `World size ({ranks}) is"
+        f" larger than the number of available GPUs ({devices:g})`."
     )
     message = f"parallel over {ranks} GPUs, and the pod requests {devices:g}"
     return found("VA1304", thing, limits, message, why, f'nvidia.com/gpu: "{ranks}"')
@@ -202,7 +215,8 @@ def _memory(fleet: Scene, thing: Manifest, pod: EnginePod, command: Command) -> 
         return
     if any(way for way, _ in nodes.sharers(fleet, pod)):
         return  # VA1502 is about these
-    load = needs_of(command.plain(), _files(command.model, shape, size), sum(pod.devices.values()))
+    is_vllm = command.other is None
+    load = needs_of(command.plain(), _files(command.model, shape, size), sum(pod.devices.values()), is_vllm=is_vllm)
     if load.devices > sum(pod.devices.values()) * 64:
         return
     # Weights alone are compared without a cache.
@@ -220,7 +234,7 @@ def _memory(fleet: Scene, thing: Manifest, pod: EnginePod, command: Command) -> 
             "a larger slice, more devices, or a quantized model",
         )
         return
-    if "kv-cache-memory-bytes" in command.options or "cpu-offload-gb" in command.options:
+    if not is_vllm or "kv-cache-memory-bytes" in command.options or "cpu-offload-gb" in command.options:
         return
     fit = judge(load, memory)
     if fit.verdict is FitVerdict.DOES_NOT_FIT:

@@ -18,6 +18,7 @@ _INSTANCES = ("argocd.argoproj.io/instance", "app.kubernetes.io/instance")  # la
 _KUSTOMIZE, _HELM = "kustomize.toolkit.fluxcd.io", "helm.toolkit.fluxcd.io"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _RESPECT = "RespectIgnoreDifferences=true"
+_MAX_PARTS = 4  # of a template; the time of a comparison grows with the length to this power
 _STATES_REPLICAS = re.compile(r'"replicas":\s*\d')
 
 
@@ -73,22 +74,39 @@ def _states_replicas(thing: Manifest) -> bool | None:
 
 
 def _application(fleet: Scene, thing: Manifest) -> Manifest | None:
-    applications = [each for each in fleet.objects.of_kind("Application") if "argoproj" in each.text("apiVersion")]
+    kinds = ("Application", "ApplicationSet")
+    applications = [each for each in fleet.objects.of_kind(*kinds) if "argoproj" in each.text("apiVersion")]
     tracked = thing.annotations.get(_TRACKING, "").partition(":")[0].rpartition("_")[2]
     instance = next((thing.labels[key] for key in _INSTANCES if key in thing.labels), "")
     for each in applications:
-        if tracked and each.name == tracked:
+        name, base = each.name, _base(each)
+        if each.kind == "ApplicationSet":
+            name = each.text("spec", "template", "metadata", "name")
+        if tracked and _made(name, tracked):
             return each
-        if not tracked and instance == each.name and each.text("spec", "destination", "namespace") == thing.namespace:
+        namespace = each.text(*base, "destination", "namespace")
+        if not tracked and instance and _made(name, instance) and _made(namespace, thing.namespace):
             return each
     return None
 
 
+def _base(application: Manifest) -> Loc:
+    """Return the place of the specification of an Application, or of those that an ApplicationSet makes."""
+    return ("spec", "template", "spec") if application.kind == "ApplicationSet" else ("spec",)
+
+
+def _made(template: str, name: str) -> bool:
+    """Return whether a template with {{...}} can make a name."""
+    parts = [re.escape(part) for part in re.split(r"\{\{[^{}]*\}\}", template[:300])]
+    return len(parts) <= _MAX_PARTS and re.fullmatch("[^/]*".join(parts), name[:300]) is not None
+
+
 def _argo(fleet: Scene, application: Manifest, workload: ModelWorkload) -> Iterator[Result]:
-    automated = application.at("spec", "syncPolicy", "automated")
-    ignored = any(_covers(each, workload) for each in application.list("spec", "ignoreDifferences"))
-    ignored_everywhere = _ignored_by_settings(fleet, workload)
-    options = [str(each) for each in application.list("spec", "syncPolicy", "syncOptions")]
+    base = _base(application)
+    automated = application.at(*base, "syncPolicy", "automated")
+    ignored = any(_covers(each, workload) for each in application.list(*base, "ignoreDifferences"))
+    ignored_everywhere = _ignored_by_settings(fleet, application.namespace, workload)
+    options = [str(each) for each in application.list(*base, "syncPolicy", "syncOptions")]
     target = f"{workload.thing.namespace}/{workload.thing.name}"
     if not ignored and not ignored_everywhere:
         heals = at(automated, "selfHeal") is True
@@ -105,14 +123,14 @@ def _argo(fleet: Scene, application: Manifest, workload: ModelWorkload) -> Itera
         yield found(
             "VA1510",
             application,
-            ("spec", "ignoreDifferences"),
+            (*base, "ignoreDifferences"),
             "Argo CD writes spec.replicas back",
             why,
             fix,
             severity,
         )
     elif _RESPECT not in options:
-        loc: Loc = ("spec", "syncPolicy", "syncOptions")
+        loc: Loc = (*base, "syncPolicy", "syncOptions")
         why = (
             f"Alone it only hides the difference: the next sync of a new image writes {workload.replicas} replicas of"
             f" {target}."
@@ -142,12 +160,12 @@ def _covers(entry: object, workload: ModelWorkload) -> bool:
     )
 
 
-def _ignored_by_settings(fleet: Scene, workload: ModelWorkload) -> bool:
+def _ignored_by_settings(fleet: Scene, namespace: str, workload: ModelWorkload) -> bool:
     """Return whether argocd-cm ignores replicas for all applications."""
     group = workload.thing.text("apiVersion").rpartition("/")[0]
     keys = ("all", f"{group}_{workload.thing.kind}")
     for thing in fleet.objects.of_kind("ConfigMap"):
-        if thing.name != "argocd-cm":
+        if thing.name != "argocd-cm" or thing.namespace != namespace:
             continue
         for key in keys:
             text = thing.text("data", f"resource.customizations.ignoreDifferences.{key}")

@@ -94,7 +94,8 @@ class PastReadings:
         """Return the replicas that are wanted now; NaN: unknown."""
         answer = self.facts.query(REPLICAS)
         for each in self.facts.index(answer).of_label("namespace", workload.thing.namespace):
-            if workload.thing.name == each.labels.get(workload.thing.kind.lower()):
+            kind, _, name = workload.target
+            if name == each.labels.get(kind.lower()):
                 return each.value
         return math.nan
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from autoscaler.config.check.manifests import at, text_at
@@ -11,10 +9,11 @@ from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.preflight.facts import PENDING, QueryFacts
 from autoscaler.config.preflight.history import CREATED, PastReadings
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked, selects
-from autoscaler.config.preflight.patterns import compiled, fits
+from autoscaler.config.preflight.patterns import fits
 from autoscaler.config.preflight.scene import Scene
+from autoscaler.config.preflight.scrape_jobs import check_found_by_prometheus, check_scrape_jobs
+from autoscaler.config.preflight.scraping import LOAD, Timing, check_interval, check_relabelings
 from autoscaler.config.preflight.series import samples_of
-from autoscaler.config.preflight.waking import parsed, seconds
 from autoscaler.config.preflight.workloads import ModelWorkload
 from autoscaler.config.yaml import Loc
 
@@ -26,10 +25,9 @@ _ENDPOINTS: Mapping[str, str] = {
     "VMPodScrape": "podMetricsEndpoints",
     "VMServiceScrape": "endpoints",
 }
+_SAMPLES = 250  # fewer than any engine exports
 _BY_SERVICE = ("ServiceMonitor", "VMServiceScrape")
 _RELABELINGS = ("relabelings", "relabelConfigs", "metricRelabelings", "metricRelabelConfigs", "metricRelabeling")
-_LOAD = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-_BUCKETS = ("vllm:time_to_first_token_seconds_bucket", "vllm:inter_token_latency_seconds_bucket")
 _STATE = ("kube_pod_owner", "kube_replicaset_owner", "kube_pod_status_ready")
 
 
@@ -37,8 +35,13 @@ def check_monitoring(fleet: Scene, facts: QueryFacts, book: PolicyBook) -> Itera
     for kind in _ENDPOINTS:
         for monitor in fleet.objects.of_kind(kind):
             chosen = _selected(fleet, monitor)
+            if not chosen and fleet.in_namespace(monitor.namespace):
+                yield not_checked(monitor, (), "what it scrapes", "it selects no engine that is known here")
             if chosen:
                 yield from _monitor(fleet, monitor, chosen, book)
+                yield from check_found_by_prometheus(fleet, monitor, chosen)
+    yield from check_scrape_jobs(fleet, book)
+    yield from _twice(fleet)
     yield from _exporters(fleet)
     yield from _server(fleet, facts)
 
@@ -50,7 +53,12 @@ def _exporters(fleet: Scene) -> Iterator[Result]:
             if "kube-state-metrics" in text_at(container, "image"):
                 yield from _allow_list(thing, ("spec", "template", "spec", "containers", index, "args"))
     for monitor in fleet.objects.of_kind("ServiceMonitor", "VMServiceScrape"):
-        if "kube-state-metrics" not in f"{monitor.name} {monitor.map('spec', 'selector')}"[:5000]:
+        about = f"{monitor.name} {monitor.map('spec', 'selector')}"[:5000]
+        if "dcgm" in about and any(at(each, "honorLabels") is not True for each in monitor.list("spec", "endpoints")):
+            why = "Prometheus renames pod and namespace to exported_*, and pod names the exporter: joins find nothing."
+            place = ("spec", "endpoints")
+            yield found("VA1609", monitor, place, "DCGM is scraped without honorLabels", why, "honorLabels: true")
+        if "kube-state-metrics" not in about:
             continue
         for index, endpoint in enumerate(monitor.list("spec", "endpoints")[:32]):
             if at(endpoint, "honorLabels") is not True and text_at(endpoint, "port") != "telemetry":
@@ -123,80 +131,22 @@ def _monitor(fleet: Scene, monitor: Manifest, chosen: Sequence[ModelWorkload], b
         )
         fix = "scrapeClassicHistograms: true"
         yield found("VA1603", monitor, converts, "the engine's histograms lose their bucket series", why, fix)
+    limit = monitor.at("spec", "sampleLimit")
+    if isinstance(limit, int) and 0 < limit < _SAMPLES:
+        why = f"A scrape of more samples fails as a whole, and an engine of vLLM exports several hundred, not {limit}."
+        yield found("VA1604", monitor, ("spec", "sampleLimit"), "sampleLimit below an engine", why, "sampleLimit: 5000")
     for index, endpoint in enumerate(monitor.list("spec", _ENDPOINTS[monitor.kind])[:32]):
         loc: Loc = ("spec", _ENDPOINTS[monitor.kind], index)
-        yield from _interval(fleet, monitor, loc, endpoint, chosen, book)
+        interval, timeout = at(endpoint, "interval"), at(endpoint, "scrapeTimeout")
+        timing = Timing(interval, timeout, (*loc, "interval"), (*loc, "scrapeTimeout"))
+        yield from check_interval(fleet, monitor, timing, chosen, book)
         yield from _port(fleet, monitor, loc, endpoint, chosen)
         yield from _scheme(monitor, loc, endpoint, chosen)
+        yield from _path(monitor, loc, endpoint, chosen)
         for part in _RELABELINGS:
-            yield from _relabelings(monitor, (*loc, part), endpoint, part)
-
-
-def _interval(
-    fleet: Scene, monitor: Manifest, loc: Loc, endpoint: object, chosen: Sequence[ModelWorkload], book: PolicyBook
-) -> Iterator[Result]:
-    interval_s = seconds(at(endpoint, "interval"))
-    timeout_s = seconds(at(endpoint, "scrapeTimeout"))
-    if timeout_s > interval_s:
-        why = "The operator refuses the monitor, so nothing is scraped."
-        yield found(
-            "VA1611",
-            monitor,
-            (*loc, "scrapeTimeout"),
-            "scrapeTimeout is longer than the interval",
-            why,
-            f"scrapeTimeout: {interval_s:g}s",
-        )
-    if math.isnan(interval_s):
-        if at(endpoint, "interval") is None:
-            yield not_checked(
-                monitor,
-                (*loc, "interval"),
-                "scrape interval",
-                "it is that of the Prometheus, which is not known here",
+            yield from check_relabelings(
+                monitor, (*loc, part), at(endpoint, part), of_metrics=part.startswith("metric")
             )
-        return
-    for workload in chosen:
-        policy = book.policies.get(workload.policy or book.default)
-        if policy is not None and interval_s > policy.spec.inputs.max_age / 2:
-            age_s = policy.spec.inputs.max_age
-            stated = bool(workload.policy)
-            why = (
-                f"The policy {policy.name} takes readings up to {age_s:g} s old, and scrapes may be at most half of"
-                f" that apart. At {interval_s:g} s readings of {workload.thing.name} are too old, so signals are"
-                " unknown and it never shrinks."
-            )
-            severity = "" if stated and interval_s > age_s else "warning"
-            yield found(
-                "VA1601",
-                monitor,
-                (*loc, "interval"),
-                f"an interval of {interval_s:g} s is too long",
-                why,
-                "interval: 15s",
-                severity,
-            )
-            break
-    for workload in chosen:
-        for each in fleet.of_workload(workload):
-            for trigger in each.triggers:
-                expression = parsed(trigger)
-                for selector in expression.selectors if expression is not None else ():
-                    if selector.is_load and 0 < selector.range_s < 2 * interval_s:
-                        why = (
-                            f"{monitor.key} scrapes every {interval_s:g} s, so a window of {selector.range_s:g} s"
-                            f" holds at most {math.ceil(selector.range_s / interval_s)} sample, and a rate needs two."
-                            " KEDA takes the empty answer for 0."
-                        )
-                        message = (
-                            f"{selector.function or 'rate'} over {selector.range_s:g} s, with a scrape every"
-                            f" {interval_s:g} s"
-                        )
-                        fix = (
-                            f"interval: 15s at the monitor (or a window of at least {math.ceil(4 * interval_s / 60)}m)"
-                        )
-                        yield found("VA1218", each.thing, trigger.query_loc, message, why, fix)
-                        break
 
 
 def _port(
@@ -204,6 +154,7 @@ def _port(
 ) -> Iterator[Result]:
     name = text_at(endpoint, "port")
     if not name:
+        yield from _port_number(monitor, loc, endpoint, chosen)
         return
     for workload in chosen:
         if workload.pod.operator:
@@ -233,18 +184,89 @@ def _port(
             return
 
 
+def _port_number(monitor: Manifest, loc: Loc, endpoint: object, chosen: Sequence[ModelWorkload]) -> Iterator[Result]:
+    """Find a number of a port that no container states, which the operator looks for."""
+    key = "portNumber" if at(endpoint, "portNumber") is not None else "targetPort"
+    wanted = at(endpoint, key)
+    for workload in chosen:
+        stated = {
+            at(port, "containerPort")
+            for pod in workload.pods
+            for container in pod.containers[:32]
+            for port in _list(at(container, "ports"))
+        }
+        if (
+            monitor.kind == "PodMonitor"
+            and isinstance(wanted, int)
+            and wanted not in stated
+            and not workload.pod.operator
+        ):
+            why = f"The operator looks for the number among the ports that containers of {workload.thing.key} state."
+            message = f"no container of {workload.thing.key} states the port {wanted}"
+            yield found("VA1610", monitor, (*loc, key), message, why, "the port of the engine")
+            return
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
 def _scheme(monitor: Manifest, loc: Loc, endpoint: object, chosen: Sequence[ModelWorkload]) -> Iterator[Result]:
     """Find engines that serve TLS alone, and are scraped without."""
-    if text_at(endpoint, "scheme").lower() == "https":
-        return
+    by_tls = text_at(endpoint, "scheme").lower() == "https"
     for workload in chosen:
         command, containers = workload.command, workload.pod.at("containers")
         beside = len(containers) if isinstance(containers, list) else 0
-        if command is not None and "ssl-certfile" in command.options and beside == 1:
+        if by_tls:
+            if command is not None and command.understood and "ssl-certfile" not in command.options and beside == 1:
+                why = (
+                    f"{workload.thing.key} serves plain HTTP, and the scrape begins a TLS session: it fails each time."
+                )
+                yield found(
+                    "VA1604", monitor, (*loc, "scheme"), "a plain engine is scraped by TLS", why, "scheme: http"
+                )
+                return
+        elif command is not None and "ssl-certfile" in command.options and beside == 1:
             why = f"{workload.thing.key} serves TLS (--ssl-certfile), and the scrape is plain HTTP: it fails each time."
             message = "an engine with TLS is scraped without"
             yield found("VA1604", monitor, (*loc, "scheme"), message, why, "scheme: https, with a tlsConfig")
             return
+
+
+def _path(monitor: Manifest, loc: Loc, endpoint: object, chosen: Sequence[ModelWorkload]) -> Iterator[Result]:
+    """Find a scrape of an engine at a path where it has no metrics."""
+    path, port = text_at(endpoint, "path"), text_at(endpoint, "port")
+    engines = [each for each in chosen if each.command is not None and not each.pod.operator]
+    if path in ("", "/metrics") or not engines:
+        return
+    own = engines[0].pod.of_container("ports")
+    if monitor.kind in _BY_SERVICE or any(
+        text_at(each, "name") == port for each in (own if isinstance(own, list) else [])
+    ):
+        why = f"The engine of {engines[0].thing.key} has its metrics at /metrics, whatever is in front of it."
+        yield found("VA1604", monitor, (*loc, "path"), f"no metrics at {path[:100]}", why, "path: /metrics")
+
+
+def _twice(fleet: Scene) -> Iterator[Result]:
+    """Find a second monitor of the same pods."""
+    if fleet.objects.of_kind("Prometheus"):
+        return  # each may have monitors of its own
+    first: dict[str, Manifest] = {}
+    for kind in ("PodMonitor", "ServiceMonitor"):
+        for monitor in fleet.objects.of_kind(kind):
+            for workload in _selected(fleet, monitor):
+                other = first.setdefault(workload.thing.key, monitor)
+                if other is not monitor and _ends(other) & _ends(monitor):
+                    why = f"{other.key} scrapes them already, and each series is there with two values of job."
+                    message = f"the pods of {workload.thing.key} are scraped twice"
+                    yield found("VA1608", monitor, ("spec", "selector"), message, why, "one monitor")
+                    break
+
+
+def _ends(monitor: Manifest) -> set[str]:
+    """Return the paths and ports that a monitor asks."""
+    endpoints = monitor.list("spec", _ENDPOINTS[monitor.kind])
+    return {f"{text_at(each, 'path') or '/metrics'} {text_at(each, 'port')}" for each in endpoints}
 
 
 def _ports(containers: object) -> Iterator[str]:
@@ -252,57 +274,6 @@ def _ports(containers: object) -> Iterator[str]:
         ports = at(container, "ports")
         for each in ports if isinstance(ports, list) else []:
             yield text_at(each, "name")
-
-
-def _relabelings(monitor: Manifest, loc: Loc, endpoint: object, part: str) -> Iterator[Result]:
-    rules = at(endpoint, part)
-    for index, rule in enumerate(rules[:64] if isinstance(rules, list) else []):
-        action = (text_at(rule, "action") or "replace").lower()
-        pattern = compiled(text_at(rule, "regex") or "(.*)")
-        if pattern is None:
-            yield not_checked(monitor, (*loc, index), "relabelling", "its pattern is not understood")
-            continue
-        place: Loc = (*loc, index)
-        if action in ("labeldrop", "labelkeep"):
-            lost = [name for name in ("pod", "namespace") if bool(pattern.fullmatch(name)) == (action == "labeldrop")]
-            if lost:
-                names = " and ".join(lost)
-                why = f"Without {names} a series belongs to no workload, and cannot be joined with kube-state-metrics."
-                yield found(
-                    "VA1602",
-                    monitor,
-                    place,
-                    f"the relabelling removes the label {names}",
-                    why,
-                    "a pattern without them",
-                )
-        target, replacement = text_at(rule, "targetLabel"), at(rule, "replacement")
-        fixed = isinstance(replacement, str) and "$" not in replacement and at(rule, "regex") is None
-        if action == "replace" and target in ("pod", "namespace") and fixed:
-            why = f"Each series gets the same {target}, so none belongs to its workload."
-            message = f"the relabelling overwrites the label {target}"
-            yield found("VA1602", monitor, place, message, why, "remove the rule, or write another label")
-        sources = at(rule, "sourceLabels")
-        if part == "metricRelabelings" and sources == ["__name__"] and action in ("drop", "keep"):
-            yield from _dropped(monitor, place, pattern, action)
-
-
-def _dropped(monitor: Manifest, place: Loc, pattern: re.Pattern[str], action: str) -> Iterator[Result]:
-    def is_lost(name: str) -> bool:
-        return bool(pattern.fullmatch(name)) == (action == "drop")
-
-    load = [name for name in _LOAD if is_lost(name)]
-    if load:
-        why = f"{' and '.join(load)} are not there, so the load of the engines is unknown."
-        yield found("VA1605", monitor, place, "the relabelling drops the engine's load", why, "keep them")
-    buckets = [name for name in _BUCKETS if is_lost(name)]
-    if buckets and not load:
-        why = (
-            "Time to first token and gaps between tokens are computed from the buckets; without them these signals"
-            " have no opinion."
-        )
-        fix = "remove the rule, or keep the buckets of time_to_first_token, inter_token_latency, request_prefill_time"
-        yield found("VA1603", monitor, place, "the relabelling drops the histogram buckets of the engine", why, fix)
 
 
 def _server(fleet: Scene, facts: QueryFacts) -> Iterator[Result]:
@@ -355,10 +326,10 @@ def _moved_labels(thing: Manifest, facts: QueryFacts) -> Iterator[Result]:
 def _silent(engines: Sequence[ModelWorkload], facts: QueryFacts) -> Iterator[Result]:
     """Find engines that run, and have no series."""
     history = PastReadings(facts)
-    running = facts.query(_LOAD[0])
+    running = facts.query(LOAD[0])
     if running is PENDING or running.error:
         return
-    waiting = facts.query(_LOAD[1])
+    waiting = facts.query(LOAD[1])
     if waiting is PENDING:
         return
     for workload in engines:

@@ -10,12 +10,15 @@ from autoscaler.catalog.devices import find_device
 from autoscaler.config.check.fit import memory_of
 from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.fit import Range
-from autoscaler.config.preflight.objects import Manifest
+from autoscaler.config.preflight.objects import Manifest, selects
 from autoscaler.config.preflight.scene import Scene
 from autoscaler.config.preflight.workloads import EnginePod, quantity
 
 NODE_POOL = "karpenter.sh/nodepool"
 CAPACITY_TYPE = "karpenter.sh/capacity-type"
+_ALWAYS_THERE = ("karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType")  # on each node of such a cluster
+_OWN_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "karpenter.sh/")
+_TERMS = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _MIB = float(1 << 20)
 _CAPABILITIES: Mapping[str, float] = {"T4": 7.5, "V100": 7.0, "V100-16GB": 7.0, "V100-32GB": 7.0}
 _CAPABILITIES_FROM_AMPERE = 8.0
@@ -29,7 +32,7 @@ def resource_of(pod: EnginePod) -> str:
 def required(pod: EnginePod) -> list[dict[str, list[str]]]:
     """Return what the labels of a node must be: alternatives of allowed values by label."""
     base = {key: [value] for key, value in pod.node_selector.items()}
-    terms = pod.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+    terms = pod.at(*_TERMS)
     alternatives = []
     for term in terms if isinstance(terms, list) else []:
         wanted = dict(base)
@@ -38,6 +41,10 @@ def required(pod: EnginePod) -> list[dict[str, list[str]]]:
             values = at(each, "values")
             if text_at(each, "operator") == "In" and isinstance(values, list):
                 wanted[text_at(each, "key")] = [str(value) for value in values]
+            elif text_at(each, "operator") == "NotIn" and text_at(each, "key") in node_labels.CAPACITY_TYPES:
+                left = [name for name in node_labels.CAPACITY_TYPES[text_at(each, "key")] if name not in _list(values)]
+                if len(left) > 0 and text_at(each, "key") in _ALWAYS_THERE:
+                    wanted[text_at(each, "key")] = left
             elif text_at(each, "operator") == "Exists" and text_at(each, "key") in node_labels.CAPACITY_TYPES:
                 wanted[text_at(each, "key")] = list(node_labels.CAPACITY_TYPES[text_at(each, "key")])
         alternatives.append(wanted)
@@ -46,6 +53,11 @@ def required(pod: EnginePod) -> list[dict[str, list[str]]]:
 
 def nodes_for(fleet: Scene, pod: EnginePod) -> list[Manifest]:
     """Return the nodes that have the labels that a pod requires and some of its accelerator."""
+    return [node for node in labelled(fleet, pod) if not untolerated(node, pod)]
+
+
+def labelled(fleet: Scene, pod: EnginePod) -> list[Manifest]:
+    """Return the nodes with the labels and some of the accelerator, whatever their taints."""
     resource = resource_of(pod)
     wanted = required(pod)
     return [
@@ -53,7 +65,44 @@ def nodes_for(fleet: Scene, pod: EnginePod) -> list[Manifest]:
         for node in fleet.objects.of_kind("Node")
         if (not resource or quantity(node.at("status", "allocatable", resource)) > 0)
         and any(all(node.labels.get(key) in values for key, values in each.items()) for each in wanted)
+        and _fits_terms(node, pod)
     ]
+
+
+def _fits_terms(node: Manifest, pod: EnginePod) -> bool:
+    """Return whether a node fits one of the required terms by what they exclude."""
+    terms = _list(
+        pod.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+    )
+    excluding = [
+        [each for each in _list(at(term, "matchExpressions")) if text_at(each, "operator") in ("NotIn", "DoesNotExist")]
+        for term in terms
+    ]
+    return not excluding or any(selects({"matchExpressions": each}, node.labels) for each in excluding)
+
+
+def untolerated(node: Manifest, pod: EnginePod) -> str:
+    """Return the key of a taint of a node that keeps a pod away; "": none does."""
+    for taint in node.list("spec", "taints")[:64]:
+        key, effect = text_at(taint, "key"), text_at(taint, "effect")
+        # Kubernetes sets and removes its own, and an admission plugin tolerates that of the accelerator.
+        if effect not in ("NoSchedule", "NoExecute") or key.startswith(_OWN_TAINTS) or key in pod.devices:
+            continue
+        if not any(_tolerates(each, key, text_at(taint, "value"), effect) for each in _list(pod.at("tolerations"))):
+            return key
+    return ""
+
+
+def _tolerates(toleration: object, key: str, value: str, effect: str) -> bool:
+    named, effects = text_at(toleration, "key"), text_at(toleration, "effect")
+    if (named and named != key) or (effects and effects != effect):
+        return False
+    exists = text_at(toleration, "operator") == "Exists"
+    return exists or (bool(named) and text_at(toleration, "value") == value)
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def can_grow(fleet: Scene) -> bool:

@@ -13,8 +13,11 @@ from autoscaler.config.yaml import Document, Loc
 
 CLUSTER_SCOPED = frozenset(
     {"Node", "PriorityClass", "NodePool", "ClusterQueue", "ResourceFlavor", "Namespace", "Cohort", "DeviceClass"}
+    | {"ClusterTriggerAuthentication"}
 )
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
+MAX_SENTENCE = 2000  # characters
+MAX_KIND, MAX_NAME = 63, 253  # characters, as Kubernetes allows
 MAX_SHOWN = 300  # characters of a value within a sentence
 
 
@@ -97,12 +100,12 @@ class Manifest:
 
 
 def read_object(document: Document, *, given: bool = True, live: bool = False) -> Manifest | None:
-    """Return the object of a document; None: it has no kind or no name."""
+    """Return the object of a document; None: it has no kind or name of Kubernetes."""
     kind = text_at(document.value, "kind")
     name = text_at(document.value, "metadata", "name") or text_at(document.value, "metadata", "generateName")
-    if not kind or not name:
-        return None
     namespace = text_at(document.value, "metadata", "namespace") or "default"
+    if not kind or not name or len(kind) > MAX_KIND or max(len(name), len(namespace)) > MAX_NAME:
+        return None
     return Manifest(kind, "" if kind in CLUSTER_SCOPED else namespace, name, document, given, live)
 
 
@@ -142,11 +145,12 @@ Result = PreflightFinding | NotChecked
 
 
 def found(id: str, thing: Manifest, loc: Loc, message: str, why: str, fix: str, severity: str = "") -> PreflightFinding:
+    message, why, fix = (text[:MAX_SENTENCE] for text in (message, why, fix))
     return PreflightFinding(id, severity or BY_ID[id].severity, thing, loc, message, why, fix)
 
 
 def not_checked(thing: Manifest, loc: Loc, what: str, reason: str) -> NotChecked:
-    return NotChecked(thing.key, path_of(loc), what, reason)
+    return NotChecked(thing.key, path_of(loc), what[:MAX_SENTENCE], reason[:MAX_SENTENCE])
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +159,7 @@ class Manifests:
 
     all: tuple[Manifest, ...]
     complete: bool = False  # whether the cluster was listed, so that what is not here does not exist
+    again: tuple[Manifest, ...] = ()  # given, and passed over because an object with the same name came before
     _by_kind: dict[str, list[Manifest]] = field(default_factory=lambda: defaultdict(list))
     _by_key: dict[tuple[str, str, str], Manifest] = field(default_factory=dict)
 
@@ -162,9 +167,12 @@ class Manifests:
     def of(cls, objects: Iterable[Manifest], *, complete: bool = False) -> Manifests:
         """Index objects. Of equal ones the first counts, so given ones come before listed ones."""
         named: dict[tuple[str, str, str], Manifest] = {}
-        for each in objects:
-            named.setdefault((each.kind, each.namespace, each.name), each)
-        made = cls(tuple(named.values()), complete)
+        again = tuple(
+            each
+            for each in objects
+            if named.setdefault((each.kind, each.namespace, each.name), each) is not each and each.given
+        )
+        made = cls(tuple(named.values()), complete, again)
         made._by_key.update(named)
         for each in made.all:
             made._by_kind[each.kind].append(each)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from autoscaler.config.check.manifests import at, mapping, text_at
@@ -13,26 +14,33 @@ from autoscaler.config.preflight.history import AnswerTimes, PastReadings
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked, selects
 from autoscaler.config.preflight.probes import check_probes
 from autoscaler.config.preflight.scene import Scene
-from autoscaler.config.preflight.workloads import EnginePod, ModelWorkload, quantity
+from autoscaler.config.preflight.workloads import KSERVE, EnginePod, ModelWorkload, quantity
 from autoscaler.config.yaml import Loc
 
 MARGIN_S = 10.0  # between the end of the drain and the kill
+_MOVES = re.compile(
+    r"(^|[-_.])(latest|nightly)$|^(latest|nightly)[-_.][a-z]+$|^(main|master|dev|develop|edge|stable|rolling|head|release)$"
+)
+"""Tags that a registry moves to the next build."""
+_SHM_BYTES = 256.0 * 2**20
 _RARE = 0.001  # share of answers that may be cut off without a finding
 _MANY = 0.01
-_PROBES_BY = ("KubeRay", "KServe")  # operators that write probes and volumes of their own
+_PROBES_BY = ("KubeRay", KSERVE)  # operators that write probes and volumes of their own
 
 
 def check_pods(fleet: Scene, facts: QueryFacts) -> Iterator[Result]:
     history = PastReadings(facts)
     for workload in fleet.workloads:
         for pod in workload.pods:
-            yield from _image(pod)
+            for index in range(min(len(pod.containers), 32)):
+                place = (*pod.spec, "containers", index) if pod.at("containers") else pod.container
+                yield from _image(pod, place)
             yield from _host_port(fleet, workload, pod)
             if pod.operator != "KubeRay":
                 yield from _shared_memory(pod)
                 yield from _weights_in_layer(pod)
         pod = workload.pod
-        if pod.operator not in _PROBES_BY:
+        if pod.operator not in _PROBES_BY and not workload.is_job:
             yield from _end(workload, pod, history)
             yield from check_probes(workload, pod, history)
         yield from _rollout(fleet, workload)
@@ -40,23 +48,24 @@ def check_pods(fleet: Scene, facts: QueryFacts) -> Iterator[Result]:
         yield from _budget(fleet, budget)
 
 
-def _image(pod: EnginePod) -> Iterator[Result]:
-    image = pod.of_container("image")
+def _image(pod: EnginePod, place: Loc) -> Iterator[Result]:
+    image = pod.thing.at(*place, "image")
     if not isinstance(image, str) or not image or "@sha256:" in image or "$" in image or "{{" in image:
         return
     tag = image.rpartition("/")[2].partition(":")[2]
-    if tag in ("", "latest", "nightly"):
+    if not tag or _MOVES.search(tag):
         why = "Replicas of one workload can run different versions, whose metrics, defaults and starts differ."
-        if tag != "nightly":
+        if tag in ("", "latest"):
             why += " imagePullPolicy is Always for it, so each start asks the registry."
         base = image if not tag else image.rpartition(":")[0]
         yield found(
             "VA1408",
             pod.thing,
-            (*pod.container, "image"),
+            (*place, "image"),
             f"the image {image[:200]} has no fixed version",
             why,
             f"image: {base}:<version>",
+            "" if place == pod.container else "note",
         )
 
 
@@ -74,32 +83,26 @@ def _host_port(fleet: Scene, workload: ModelWorkload, pod: EnginePod) -> Iterato
             "hostNetwork: false",
         )
         return
-    ports = pod.of_container("ports")
-    for index, each in enumerate(ports if isinstance(ports, list) else []):
-        if at(each, "hostPort"):
-            loc = (*pod.container, "ports", index, "hostPort")
-            yield found(
-                "VA1412",
-                pod.thing,
-                loc,
-                f"the host port {at(each, 'hostPort')} allows one replica per node",
-                why,
-                "remove the line",
-            )
+    for number, container in enumerate(pod.containers[:32]):
+        ports = at(container, "ports")
+        for index, each in enumerate(ports if isinstance(ports, list) else []):
+            if at(each, "hostPort"):
+                place = (*pod.spec, "containers", number) if pod.at("containers") else pod.container
+                loc = (*place, "ports", index, "hostPort")
+                message = f"the host port {str(at(each, 'hostPort'))[:20]} allows one replica per node"
+                yield found("VA1412", pod.thing, loc, message, why, "remove the line")
 
 
 def _shared_memory(pod: EnginePod) -> Iterator[Result]:
     command = pod.command
-    if command is None or pod.operator == "KServe" or pod.at("hostIPC") is True:
+    if command is None or pod.operator == KSERVE or pod.at("hostIPC") is True:
         return
     if command.whole("tensor-parallel-size") * command.whole("pipeline-parallel-size") < 2:
         return
     mounts = pod.of_container("volumeMounts")
     paths = [text_at(each, "mountPath").rstrip("/") for each in (mounts if isinstance(mounts, list) else [])]
     if "/dev/shm" in paths:
-        return
-    if not command.understood and not paths:
-        yield not_checked(pod.thing, (*pod.spec, "volumes"), "shared memory", "the command line is not understood")
+        yield from _small_memory(pod, mounts, paths.index("/dev/shm"))
         return
     why = (
         "The ranks pass data through /dev/shm, which a container gets with 64 MiB unless memory is mounted there: too"
@@ -107,6 +110,27 @@ def _shared_memory(pod: EnginePod) -> Iterator[Result]:
     )
     fix = "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 10Gi}}], mounted at /dev/shm"
     yield found("VA1409", pod.thing, (*pod.spec, "volumes"), "no shared memory for tensor parallel", why, fix)
+
+
+def _small_memory(pod: EnginePod, mounts: object, index: int) -> Iterator[Result]:
+    """Find a volume at /dev/shm that is on the node's disk, or hardly larger than what a container gets without."""
+    name = text_at(mounts[index], "name") if isinstance(mounts, list) else ""
+    volumes = pod.at("volumes")
+    for number, each in enumerate(volumes if isinstance(volumes, list) else []):
+        empty = at(each, "emptyDir")
+        if text_at(each, "name") != name or empty is None:
+            continue
+        limit = quantity(at(empty, "sizeLimit"))
+        if text_at(empty, "medium") == "Memory" and not limit < _SHM_BYTES:
+            continue
+        on_disk = text_at(empty, "medium") != "Memory"
+        why = "The ranks pass data through it, " + (
+            "and it is on the node's disk." if on_disk else "and NCCL needs more."
+        )
+        loc: Loc = (*pod.spec, "volumes", number, "emptyDir")
+        fix = "emptyDir: {medium: Memory, sizeLimit: 10Gi}"
+        message = "/dev/shm is no memory" if on_disk else f"/dev/shm has {at(empty, 'sizeLimit')}"
+        yield found("VA1409", pod.thing, loc, message, why, fix)
 
 
 def _weights_in_layer(pod: EnginePod) -> Iterator[Result]:
@@ -135,7 +159,7 @@ def _end(workload: ModelWorkload, pod: EnginePod, history: PastReadings) -> Iter
         yield not_checked(thing, place, "grace period", "not a number")
         return
     shutdown_s = math.nan
-    if command is not None and command.understood:
+    if command is not None and command.understood and command.other is None:
         option = command.options.get("shutdown-timeout")
         shutdown_s = 0.0 if option is None else command.number("shutdown-timeout") or 0.0
         pooling = {"runner", "task"} & command.options.keys()

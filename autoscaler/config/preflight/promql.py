@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from autoscaler.config.preflight.metric_names import COUNTERS, ENGINE, GAUGES, LOAD, SURVIVES, is_ratio
 from autoscaler.config.promql import InvalidQuery, parse_query
 
-_LOAD = re.compile(
-    r"(?:ray_|kserve_)?(?:vllm|sglang|lmdeploy)[:_]|tgi_|trtllm_|nv_trt_llm_|nv_inference_|dynamo_component_"
-    r"|num_requests_(?:running|waiting)(?:$|_)|gpu_cache_usage_perc$"
-)
-"""Of an engine's requests; names without a prefix are those of NIM."""
-_ENGINE = re.compile(rf"(?:{_LOAD.pattern}).*|DCGM_FI_.+|container_.+")
-"""Metrics that are there only while a pod of the workload is there."""
-_SURVIVES = re.compile(r"(?:vllm[:_](?:num_incoming_requests|healthy_pods)|ray_serve_).*")
-"""Of a router: they count without any engine."""
 TOLERANCE = 0.1  # of the HPA
-_NAME_CHARS = 200  # of a metric's name that are looked at
-_RATIO_WORDS = frozenset({"perc", "percent", "ratio", "usage", "utilization", "utilisation", "util", "saturation"})
-_GPU_MEMORY = re.compile(
-    r"fb_used|fb_free|fb_total|framebuffer|gpu_?mem|vram|accelerator_memory|nvidia_[a-z_]{0,40}memory",
-    re.IGNORECASE,
-)
-_GPU_USE = re.compile(
-    r"gpu_?util|gpu_?duty|duty_cycle|gr_engine|sm_active|sm_util|tensor_active|tensor_util|dram_active|gpu_usage",
-    re.IGNORECASE,
-)
+RATES = frozenset({"rate", "irate", "increase"})
+_NOT_THE_VALUE = RATES | {"delta", "idelta", "deriv", "changes", "resets", "count", "group", "timestamp", "absent"}
+"""Functions and aggregations whose result is no sum or mean of the values."""
 _TO_ONE = frozenset({"vector", "scalar", "time", "absent", "absent_over_time", "pi"})
 _MEANS = frozenset({"avg", "max", "min", "quantile", "stddev", "stdvar"})
 _SUMS = frozenset({"sum", "count", "group"})
@@ -88,6 +72,8 @@ class MetricSelector(NamedTuple):
     matchers: tuple[Matcher, ...]
     range_s: float = 0.0  # of the window; 0: an instant
     function: str = ""  # around the window
+    offset_s: float = 0.0  # how long ago
+    differs: bool = False  # whether differences are taken of its values, or its series are counted
 
     def __str__(self) -> str:
         inside = ",".join(map(str, self.matchers))
@@ -96,12 +82,22 @@ class MetricSelector(NamedTuple):
     @property
     def is_engine(self) -> bool:
         """Whether only pods of an engine (or the node of one) write it."""
-        return bool(_ENGINE.fullmatch(self.about)) and not _SURVIVES.fullmatch(self.about) and not self._is_recorded
+        return bool(ENGINE.fullmatch(self.about)) and not SURVIVES.fullmatch(self.about) and not self._is_recorded
 
     @property
     def is_load(self) -> bool:
         """Whether it is a metric of an engine's requests."""
-        return bool(_LOAD.match(self.about)) and not _SURVIVES.fullmatch(self.about) and not self._is_recorded
+        return bool(LOAD.match(self.about)) and not SURVIVES.fullmatch(self.about) and not self._is_recorded
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether it only ever rises, until its pod ends."""
+        return COUNTERS.fullmatch(self.name) is not None and not self._is_recorded
+
+    @property
+    def is_gauge(self) -> bool:
+        """Whether it is a number of an engine that falls, too: requests that run or wait, or use of the cache."""
+        return self.is_load and self.name.endswith(GAUGES)
 
     @property
     def about(self) -> str:
@@ -139,6 +135,9 @@ class ParsedQuery:
     shape: ResultShape
     dies: bool  # whether the result is empty, or a constant 0, while no engine runs
     compares: bool  # whether a comparison may leave out what there is
+    counts: bool = False  # whether it is the number of some series
+    by_absence: bool = False  # whether the absence of an engine's series is a value
+    lacks_le: bool = False  # whether a quantile is computed without the bounds of its buckets
 
     @property
     def names(self) -> frozenset[str]:
@@ -149,22 +148,6 @@ class Unparsed(ValueError):
     """The expression is not understood. The message has the reason."""
 
 
-def is_gpu_memory(name: str) -> bool:
-    return _GPU_MEMORY.search(name[:_NAME_CHARS]) is not None and "cache_usage" not in name
-
-
-def is_gpu_use(name: str) -> bool:
-    return _GPU_USE.search(name[:_NAME_CHARS]) is not None and "cache_usage" not in name and not is_gpu_memory(name)
-
-
-def is_running(name: str) -> bool:
-    return name.endswith(("num_requests_running", "num_running_reqs", "batch_current_size"))
-
-
-def is_ratio(name: str) -> bool:
-    return not _RATIO_WORDS.isdisjoint(re.split(r"[_:]", name.lower()))
-
-
 @lru_cache(maxsize=4096)
 def parse(text: str) -> ParsedQuery:
     """Parse an expression. Raises Unparsed for what the parser does not know, as MetricsQL."""
@@ -172,34 +155,48 @@ def parse(text: str) -> ParsedQuery:
         root = parse_query(text)
     except InvalidQuery as error:
         raise Unparsed(str(error)) from None
-    return ParsedQuery(text, tuple(_selectors(root)), _shape(root), _at_zero(root) != "alive", _compares(root))
+    dies = _at_zero(root) != "alive"
+    return ParsedQuery(
+        text,
+        tuple(_selectors(root)),
+        _shape(root),
+        dies,
+        _compares(root),
+        _counts(root),
+        _by_absence(root),
+        _lacks_le(root),
+    )
 
 
-def _selectors(node: Any, function: str = "", range_s: float = 0.0) -> Iterator[MetricSelector]:
+def _selectors(node: Any, function: str = "", *, differs: bool = False) -> Iterator[MetricSelector]:
     match type(node).__name__:
         case "VectorSelector":
-            yield _selector(node, 0.0, function)
+            yield _selector(node, 0.0, function, differs=differs)
         case "MatrixSelector":
-            yield _selector(node.vector_selector, node.range.total_seconds(), function)
+            yield _selector(node.vector_selector, node.range.total_seconds(), function, differs=differs)
         case "SubqueryExpr" | "ParenExpr" | "UnaryExpr":
-            yield from _selectors(node.expr, function)
+            yield from _selectors(node.expr, function, differs=differs)
         case "AggregateExpr":
-            yield from _selectors(node.expr)
+            yield from _selectors(node.expr, differs=differs or str(node.op) in _NOT_THE_VALUE)
             if node.param is not None:
                 yield from _selectors(node.param)
         case "BinaryExpr":
-            yield from _selectors(node.lhs)
-            yield from _selectors(node.rhs)
+            # Counters minus counters of before, as x - x offset 5m, are a difference, too.
+            own = differs or str(node.op) == "-"
+            yield from _selectors(node.lhs, differs=own)
+            yield from _selectors(node.rhs, differs=own)
         case "Call":
+            name = node.func.name
             for each in node.args:
-                yield from _selectors(each, node.func.name)
+                yield from _selectors(each, name, differs=differs or name in _NOT_THE_VALUE)
 
 
-def _selector(node: Any, range_s: float, function: str) -> MetricSelector:
+def _selector(node: Any, range_s: float, function: str, *, differs: bool) -> MetricSelector:
     found = [Matcher(each.name, _OPS[str(each.op)], each.value) for each in node.matchers.matchers]
     name = node.name or next((m.value for m in found if m.name == "__name__" and m.op == "="), "")
     kept = tuple(m for m in found if m.name != "__name__" or m.op != "=")
-    return MetricSelector(name, kept, range_s, function)
+    ago = getattr(getattr(node, "offset", None), "total_seconds", lambda: 0.0)()
+    return MetricSelector(name, kept, range_s, function, ago, differs)
 
 
 _OPS = {"MatchOp.Equal": "=", "MatchOp.NotEqual": "!=", "MatchOp.Re": "=~", "MatchOp.NotRe": "!~"}
@@ -344,11 +341,39 @@ def _at_zero(node: Any) -> str:
     return left
 
 
-def _compares(node: Any) -> bool:
+def _children(node: Any) -> list[Any]:
     if type(node).__name__ == "BinaryExpr":
-        comparing = str(node.op) in (">", "<", ">=", "<=", "==", "!=", "and", "unless")
-        return comparing or _compares(node.lhs) or _compares(node.rhs)
+        return [node.lhs, node.rhs]
     if type(node).__name__ == "Call":
-        return any(map(_compares, node.args))
+        return list(node.args)
     inner = getattr(node, "expr", None)
-    return inner is not None and _compares(inner)
+    return [] if inner is None else [inner]
+
+
+def _counts(node: Any) -> bool:
+    node = _bare(node)
+    return type(node).__name__ == "AggregateExpr" and str(node.op) in ("count", "group")
+
+
+def _by_absence(node: Any) -> bool:
+    if type(node).__name__ == "Call" and node.func.name in ("absent", "absent_over_time"):
+        return any(each.is_engine for each in _selectors(node))
+    return any(map(_by_absence, _children(node)))
+
+
+def _lacks_le(node: Any) -> bool:
+    """Return whether a quantile of buckets is taken of what an aggregation has left without the label `le`."""
+    if type(node).__name__ == "Call" and node.func.name == "histogram_quantile" and len(node.args) > 1:
+        inside = _bare(node.args[1])
+        if type(inside).__name__ == "AggregateExpr" and any(s.name.endswith("_bucket") for s in _selectors(inside)):
+            modifier = inside.modifier
+            labels = set(modifier.labels) if modifier is not None else set()
+            keeps = modifier is not None and ("le" in labels) == str(modifier.type).endswith("By")
+            if not keeps:
+                return True
+    return any(map(_lacks_le, _children(node)))
+
+
+def _compares(node: Any) -> bool:
+    comparing = (">", "<", ">=", "<=", "==", "!=", "and", "unless")
+    return (type(node).__name__ == "BinaryExpr" and str(node.op) in comparing) or any(map(_compares, _children(node)))

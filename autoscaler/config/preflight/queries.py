@@ -10,8 +10,9 @@ from difflib import get_close_matches
 from autoscaler.config.findings import shown
 from autoscaler.config.preflight import promql
 from autoscaler.config.preflight.facts import HISTORY, NO_SERVER, PENDING, Answer, Labels, QueryFacts, Sample
-from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
+from autoscaler.config.preflight.objects import CLUSTER_SCOPED, Manifest, Result, found, not_checked
 from autoscaler.config.preflight.promql import MetricSelector, Unparsed
+from autoscaler.config.preflight.query_cost import reads_too_much
 from autoscaler.config.preflight.query_text import POD_LABELS, QueryText
 from autoscaler.config.preflight.scalers import Autoscaler, Trigger
 from autoscaler.config.preflight.scene import Scene
@@ -22,7 +23,7 @@ _OF_TARGET = frozenset({"job", "instance", "endpoint", "container", "service", "
 _CLUSTERS = ("cluster", "k8s_cluster", "k8s_cluster_name", "cluster_id")
 MAX_COMPARED = 2000  # series whose labels are compared with those of a query that finds none
 _MANY = 5  # names listed in a sentence
-RATES = ("rate", "irate", "increase", "delta", "idelta")
+RATES = promql.RATES | {"delta", "idelta"}
 _WITH_SECRETS = ("basic", "bearer", "tls", "custom")  # modes whose values come from a TriggerAuthentication alone
 _REPLICA_LABELS = ("prometheus_replica", "replica", "__replica__", "receive_replica", "thanos_replica")
 
@@ -69,24 +70,25 @@ def _check_rule(rule: Manifest, loc: Loc, text: str, facts: QueryFacts) -> Itera
 
 def _check_trigger(fleet: Scene, autoscaler: Autoscaler, trigger: Trigger, facts: QueryFacts) -> Iterator[Result]:
     thing, loc = autoscaler.thing, trigger.query_loc
-    for key in ("serverAddress", "query", "threshold"):
+    for key in dict.fromkeys(("serverAddress", "query", "threshold", *trigger.metadata)):
         value = trigger.metadata.get(key)
-        if value is None or (key != "threshold" and not isinstance(value, str)):
-            message = f"the trigger has no {key}" if value is None else f"{key} is not text"
-            yield found(
-                "VA1230",
-                thing,
-                (*trigger.loc, "metadata", key),
-                message,
-                "KEDA refuses the trigger.",
-                f'{key}: "..."',
-            )
+        # The metadata of KEDA are texts; those of a platform have types of their own.
+        if value is None or (autoscaler.keda and not isinstance(value, str)):
+            message = f"the trigger has no {key[:100]}" if value is None else f"{key[:100]} is not text"
+            why = "KEDA refuses the trigger." if value is None else "The API server refuses a number or a boolean here."
+            written = "..." if value is None else str(value).lower()[:100]
+            place = (*trigger.loc, *trigger.metadata_loc, key)
+            yield found("VA1230", thing, place, message, why, f'{key[:100]}: "{written}"')
+    if trigger.number("threshold") <= 0:
+        place = (*trigger.loc, *trigger.metadata_loc, "threshold")
+        why = "The HPA refuses a target that is not positive, so KEDA cannot make one."
+        yield found("VA1230", thing, place, "the threshold is not above 0", why, 'threshold: "..."')
     if "metricName" in trigger.metadata:
         why = "KEDA removed it in 2.12; it is read by nobody."
         yield found(
             "VA1219",
             thing,
-            (*trigger.loc, "metadata", "metricName"),
+            (*trigger.loc, *trigger.metadata_loc, "metricName"),
             "metricName has no effect",
             why,
             "remove the line",
@@ -95,26 +97,44 @@ def _check_trigger(fleet: Scene, autoscaler: Autoscaler, trigger: Trigger, facts
     if any(mode in _WITH_SECRETS for mode in modes) and not thing.map(*trigger.loc, "authenticationRef"):
         why = "Passwords, tokens and certificates come from a TriggerAuthentication alone; KEDA refuses the trigger."
         fix = "authenticationRef: {name: ...}"
-        place = (*trigger.loc, "metadata", "authModes")
+        place = (*trigger.loc, *trigger.metadata_loc, "authModes")
         yield found("VA1230", thing, place, "authModes without authenticationRef", why, fix)
+    yield from _authentication(fleet, autoscaler, trigger)
     if not trigger.query:
         return
     try:
         expression = promql.parse(trigger.query)
     except Unparsed as error:
-        answer = facts.query(trigger.query)
+        reason = reads_too_much(trigger.query)
+        answer = Answer(error=reason) if reason else facts.query(trigger.query)
         if answer.refused:
             why = "KEDA counts a failure at each poll, and the HPA gets no value."
             yield found(
                 "VA1228", thing, loc, f"the server refuses the query: {answer.error}", why, "a valid expression"
             )
         else:
-            yield not_checked(thing, loc, "query", f"not understood: {error}")
+            yield not_checked(
+                thing, loc, "query", f"not understood: {error}" + (f"; not run: {reason}" if reason else "")
+            )
         return
     workload = fleet.workload(autoscaler)
-    checked = _Query(fleet, autoscaler, trigger, expression, workload, facts)
-    yield from checked.static()
-    yield from checked.answers()
+    meant = promql.parse(trigger.expanded) if trigger.expanded else expression
+    yield from QueryText(fleet, autoscaler, trigger, meant, workload, facts).static()
+    yield from _Query(fleet, autoscaler, trigger, expression, workload, facts).answers()
+
+
+def _authentication(fleet: Scene, autoscaler: Autoscaler, trigger: Trigger) -> Iterator[Result]:
+    """Check that the TriggerAuthentication of a trigger exists."""
+    thing, loc = autoscaler.thing, (*trigger.loc, "authenticationRef")
+    name, kind = thing.text(*loc, "name"), thing.text(*loc, "kind") or "TriggerAuthentication"
+    namespace = "" if kind in CLUSTER_SCOPED else thing.namespace
+    if not name or fleet.objects.get(kind, namespace, name) is not None:
+        return
+    if fleet.objects.complete:
+        why = "KEDA cannot build the trigger, so the ScaledObject is never ready."
+        yield found("VA1230", thing, loc, f"{kind} {shown(name)} does not exist", why, "name: ...")
+    else:
+        yield not_checked(thing, loc, "authentication of the trigger", f"{kind} {shown(name)} is in no file")
 
 
 class _Query(QueryText):
@@ -124,7 +144,8 @@ class _Query(QueryText):
         if not self.facts.server:
             yield not_checked(self.thing, self.loc, "names, labels and answer of the query", NO_SERVER)
             return
-        answer = self.facts.query(self.expression.text)
+        reason = reads_too_much(self.expression.text)
+        answer = Answer(error=f"not run: {reason}") if reason else self.facts.query(self.expression.text)
         if answer is PENDING:
             return
         if answer.error:

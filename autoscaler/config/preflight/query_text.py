@@ -7,17 +7,19 @@ import re
 from collections.abc import Iterator
 
 from autoscaler.config.findings import shown
-from autoscaler.config.preflight import promql
+from autoscaler.config.preflight import metric_names, promql
 from autoscaler.config.preflight.facts import NO_SERVER, PENDING, QueryFacts
 from autoscaler.config.preflight.objects import PreflightFinding, Result, found, not_checked
 from autoscaler.config.preflight.patterns import fits
 from autoscaler.config.preflight.promql import MetricSelector, ParsedQuery
+from autoscaler.config.preflight.query_cost import reads_too_much
 from autoscaler.config.preflight.scalers import Autoscaler, Trigger
 from autoscaler.config.preflight.scene import Scene
 from autoscaler.config.preflight.series import samples_of
 from autoscaler.config.preflight.workloads import ModelWorkload
 from autoscaler.config.yaml import Loc
 
+_OLD_S = 300.0
 POD_LABELS = ("pod", "exported_pod", "pod_name")
 HELD = (
     "max by (namespace, pod, model_name) (max_over_time((vllm:num_requests_running and vllm:num_requests_waiting >"
@@ -53,9 +55,11 @@ class QueryText:
 
     def static(self) -> Iterator[Result]:
         yield from self._devices()
-        if any(promql.is_gpu_memory(name) or promql.is_gpu_use(name) for name in self.expression.names):
+        kinds = (metric_names.is_gpu_memory, metric_names.is_gpu_use, metric_names.is_host_use)
+        if any(is_kind(name) for name in self.expression.names for is_kind in kinds):
             return
         yield from self._series()
+        yield from self._counters()
         yield from self._selectors()
         yield from self._model()
         yield from self._rank()
@@ -68,16 +72,21 @@ class QueryText:
 
     def _devices(self) -> Iterator[Result]:
         for name in sorted(self.expression.names):
-            if promql.is_gpu_memory(name):
+            if metric_names.is_gpu_memory(name):
                 why = "vLLM takes its share of the memory at its start, idle or busy, and gives nothing back."
                 yield self.found(
                     "VA1212", f"scales on GPU memory ({name})", why, self._sum_of("vllm:num_requests_running")
                 )
-            elif promql.is_gpu_use(name):
+            elif metric_names.is_gpu_use(name):
                 why = "It says that some kernel ran: one request looks like a full replica, and a queue does not show."
                 yield self.found(
                     "VA1213", f"scales on GPU utilisation ({name})", why, self._sum_of("vllm:num_requests_running")
                 )
+
+            elif metric_names.is_host_use(name):
+                why = "An engine's CPU is busy at any load, and its host memory stays, so neither shows the load."
+                fix = self._sum_of("vllm:num_requests_running")
+                yield self.found("VA1226", f"scales on CPU or memory of the host ({name})", why, fix)
 
     def _series(self) -> Iterator[Result]:
         many = self.autoscaler.most is None or self.autoscaler.most > 1
@@ -86,6 +95,32 @@ class QueryText:
             yield self.found(
                 "VA1204", "the query returns a series per pod, and KEDA takes one", why, self.fixed(summed=True)
             )
+
+    def _counters(self) -> Iterator[Result]:
+        """Find counters that are taken as they stand, gauges whose rate is taken, and quantiles without bounds."""
+        if self.expression.lacks_le:
+            why = f"The sum has no label le, so there are no buckets to take a quantile of: no result. {self.empty}."
+            yield self.found("VA1235", "a quantile without the label le", why, "sum by (le) (rate(..._bucket[5m]))")
+        if self.expression.counts and any(selector.is_load for selector in self.expression.selectors):
+            why = "There is one series for each replica, whatever its load, so the count follows itself."
+            yield self.found("VA1238", "the query counts the replicas", why, self._sum_of("vllm:num_requests_running"))
+        ages = [selector.offset_s for selector in self.expression.selectors]
+        if ages and min(ages) >= _OLD_S:
+            why = f"It asks for what was {min(ages) / 60:g} minutes ago, so the count follows a load that is over."
+            yield self.found("VA1237", "the query asks for the past", why, "no offset")
+        for selector in dict.fromkeys(self.expression.selectors):
+            if not selector.is_load:
+                continue
+            if selector.is_counter and not selector.differs:
+                why = "It counts from the start of the engine and never falls, so the count follows the age of pods."
+                fix = self.fixed(selector._replace(range_s=120.0, function="rate"))
+                yield self.found("VA1234", f"{selector.name} is a counter, and no rate of it is taken", why, fix)
+                return
+            if selector.is_gauge and selector.range_s and selector.function in promql.RATES:
+                why = f"{selector.function} takes each fall for a restart and counts it as growth: the number is none."
+                message = f"{selector.function} of {selector.name}, which falls, too"
+                yield self.found("VA1234", message, why, self.fixed(selector._replace(range_s=0.0)))
+                return
 
     def _selectors(self) -> Iterator[Result]:
         stated = self.trigger.metadata.get("namespace")
@@ -112,7 +147,10 @@ class QueryText:
             return
 
     def _models_now(self, selector: MetricSelector) -> set[str]:
-        answer = self.facts.query(str(selector._replace(range_s=0.0)))
+        plain = str(selector._replace(range_s=0.0))
+        if not selector.name and reads_too_much(plain):
+            return set()
+        answer = self.facts.query(plain)
         return {each.labels.get("model_name", "") for each in answer.samples if each.labels.get("model_name")}
 
     def _too_wide(self, selector: MetricSelector) -> Iterator[Result]:
@@ -189,7 +227,9 @@ class QueryText:
             loc = (*self.trigger.loc, "metricType")
             yield self.found("VA1208", "metricType Value on a sum", why, "metricType: AverageValue", loc=loc)
         if shape.grows is False and kind == "AverageValue" and any(each.is_load for each in self.expression.selectors):
-            ratio = any(promql.is_ratio(each.name) or "seconds" in each.name for each in self.expression.selectors)
+            ratio = any(
+                metric_names.is_ratio(each.name) or "seconds" in each.name for each in self.expression.selectors
+            )
             ratio = ratio or re.search(r"\s/\s", self.expression.text) is not None
             why = (
                 "With AverageValue the HPA divides the value by the target to get the count, and this value does not"
@@ -200,7 +240,7 @@ class QueryText:
 
     def _threshold(self) -> Iterator[Result]:
         threshold = self.trigger.number("threshold")
-        loc = (*self.trigger.loc, "metadata", "threshold")
+        loc = (*self.trigger.loc, *self.trigger.metadata_loc, "threshold")
         if math.isnan(threshold):
             return
         names, kind = self.expression.names, self.trigger.metric_type
@@ -214,7 +254,7 @@ class QueryText:
                 f"The usage is at most 1, and 1 / {threshold:g} is within the HPA's tolerance of {promql.TOLERANCE:g}."
             )
             yield self.found("VA1209", f"threshold {threshold:g} is never exceeded", why, 'threshold: "0.7"', loc=loc)
-        if not names or not all(promql.is_running(name) for name in names):
+        if not names or not all(metric_names.is_running(name) for name in names):
             return
         if kind == "AverageValue" and self.expression.shape.grows is not True:
             return
@@ -273,7 +313,7 @@ class QueryText:
 
 
 def _is_ratio(expression: ParsedQuery) -> bool:
-    return bool(expression.names) and all(promql.is_ratio(name) for name in expression.names)
+    return bool(expression.names) and all(metric_names.is_ratio(name) for name in expression.names)
 
 
 def _is_cache_use(name: str) -> bool:

@@ -27,6 +27,9 @@ _READ = CLUSTER_SCOPED | {
     *("ResourceQuota", "LocalQueue", "Application", "Kustomization", "HelmRelease", "PodMonitor", "ServiceMonitor"),
     *(
         "PrometheusRule",
+        "ScrapeConfig",
+        "Prometheus",
+        "PrometheusAgent",
         "PodMonitoring",
         "VMPodScrape",
         "VMServiceScrape",
@@ -34,6 +37,8 @@ _READ = CLUSTER_SCOPED | {
         "Service",
         "Pod",
         "LLMInferenceService",
+        "ApplicationSet",
+        "ScaledJob",
         "RayService",
     ),
 }
@@ -125,6 +130,11 @@ def _groups(fleet: Scene) -> dict[str, str]:
 
 def _unread(fleet: Scene) -> Iterator[Result]:
     """List the objects that no check reads."""
+    for thing in fleet.objects.again:
+        if not thing.live:
+            first = fleet.objects.get(thing.kind, thing.namespace, thing.name)
+            place = f"{first.document.file}:{first.document.line}" if first is not None else ""
+            yield NotChecked(thing.key, "", "object", f"given twice; the one at {place} is checked")
     workloads = {each.thing.key for each in fleet.workloads}
     for thing in fleet.objects.all:
         if not thing.given or thing.kind in _READ or thing.kind in _ASIDE or thing.key in workloads:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autoscaler.config.check.manifests import at, mapping, text_at
 from autoscaler.config.preflight.objects import Manifest, Manifests
-from autoscaler.config.preflight.workloads import LLM_SERVICE, Target, quantity, whole
+from autoscaler.config.preflight.recorded import expanded, recorded
+from autoscaler.config.preflight.workloads import INFERENCE_SERVICE, LLM_SERVICE, Target, quantity, whole
 from autoscaler.config.yaml import Loc
 
 
@@ -20,6 +21,8 @@ class Trigger:
     metric_type: str = "AverageValue"
     metadata: Mapping[str, object] = field(default_factory=dict)
     name: str = ""  # of the metric of an HPA
+    metadata_loc: Loc = ("metadata",)  # from its place
+    expanded: str = ""  # its query with recording rules put in; "": it uses none that is known
 
     @property
     def query(self) -> str:
@@ -28,7 +31,7 @@ class Trigger:
 
     @property
     def query_loc(self) -> Loc:
-        return (*self.loc, "metadata", "query")
+        return (*self.loc, *self.metadata_loc, "query")
 
     def number(self, key: str) -> float:
         return quantity(self.metadata.get(key))
@@ -61,9 +64,21 @@ class Autoscaler:
 
 
 def read_autoscalers(objects: Manifests) -> list[Autoscaler]:
+    rules = recorded(objects)
+    return [_with_rules(each, rules) if rules else each for each in _read(objects)]
+
+
+def _with_rules(each: Autoscaler, rules: Mapping[str, str]) -> Autoscaler:
+    triggers = (replace(trigger, expanded=expanded(trigger.query, rules)) for trigger in each.triggers)
+    return replace(each, triggers=tuple(triggers))
+
+
+def _read(objects: Manifests) -> list[Autoscaler]:
     found = [*map(_scaled_object, objects.of_kind("ScaledObject"))]
+    found += map(_scaled_job, objects.of_kind("ScaledJob"))
     found += map(_hpa, objects.of_kind("HorizontalPodAutoscaler"))
     found += [each for thing in objects.of_kind(LLM_SERVICE) if (each := _kserve(thing)) is not None]
+    found += [each for thing in objects.of_kind(INFERENCE_SERVICE) if (each := _predictor(thing)) is not None]
     found += map(_aibrix, [each for each in objects.of_kind("PodAutoscaler") if "aibrix" in each.text("apiVersion")])
     return found
 
@@ -90,6 +105,20 @@ def _scaled_object(thing: Manifest) -> Autoscaler:
     )
 
 
+def _scaled_job(thing: Manifest) -> Autoscaler:
+    least, most = (thing.at("spec", name) for name in ("minReplicaCount", "maxReplicaCount"))
+    return Autoscaler(
+        thing,
+        (thing.kind, thing.namespace, thing.name),
+        ("spec", "jobTargetRef"),
+        0 if least is None else whole(least),
+        100 if most is None else whole(most),
+        ("spec", "minReplicaCount"),
+        ("spec", "maxReplicaCount"),
+        triggers=tuple(_triggers(thing, ("spec", "triggers"))),
+    )
+
+
 def _kserve(thing: Manifest) -> Autoscaler | None:
     """Return the autoscaler that KServe makes of `spec.scaling`; its target is the Deployment that KServe makes."""
     if not thing.map("spec", "scaling"):
@@ -107,6 +136,47 @@ def _kserve(thing: Manifest) -> Autoscaler | None:
         triggers=tuple(_triggers(thing, ("spec", "scaling", "keda", "triggers"))),
         keda=bool(thing.map("spec", "scaling", "keda")),
     )
+
+
+def _predictor(thing: Manifest) -> Autoscaler | None:
+    """Return the autoscaler that KServe makes of an InferenceService in its standard mode; None: none, or Knative."""
+    mode = thing.annotations.get("serving.kserve.io/deploymentMode")
+    kind = thing.annotations.get("serving.kserve.io/autoscalerClass", "hpa")
+    if mode not in ("RawDeployment", "Standard") or kind not in ("hpa", "keda"):
+        return None
+    base: Loc = ("spec", "predictor")
+    least, most = (whole(thing.at(*base, name)) for name in ("minReplicas", "maxReplicas"))
+    least = 1 if least is None else least
+    if not most or most <= least:
+        return None  # KServe makes one all the same, which changes nothing
+    triggers = list(_predictor_triggers(thing, (*base, "autoScaling", "metrics")))
+    if not triggers:
+        metric = thing.text(*base, "scaleMetric") or "cpu"
+        triggers = [Trigger((*base, "scaleMetric"), "Resource", "Utilization", {}, metric)]
+    return Autoscaler(
+        thing,
+        ("Deployment", thing.namespace, f"{thing.name}-predictor"),
+        base,
+        least,
+        most,
+        (*base, "minReplicas"),
+        (*base, "maxReplicas"),
+        base=base,
+        triggers=tuple(triggers),
+        keda=False,
+    )
+
+
+def _predictor_triggers(thing: Manifest, loc: Loc) -> Iterator[Trigger]:
+    for index, each in enumerate(thing.list(*loc)[:64]):
+        place = (*loc, index)
+        metric = mapping(at(each, "external", "metric"))
+        if text_at(each, "type") == "External":
+            amounts = {"threshold": at(each, "external", "target", "value")}
+            kind = str(metric.get("backend", ""))
+            yield Trigger(place, kind, "", {**metric, **amounts}, metadata_loc=("external", "metric"))
+        elif text_at(each, "type") == "Resource":
+            yield Trigger(place, "Resource", "Utilization", {}, text_at(each, "resource", "name"))
 
 
 def _triggers(thing: Manifest, loc: Loc) -> Iterator[Trigger]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.preflight.objects import Manifest, Manifests
 from autoscaler.config.preflight.scalers import Autoscaler, read_autoscalers
-from autoscaler.config.preflight.workloads import LLM_SERVICE, ModelWorkload, Target, read_workloads
+from autoscaler.config.preflight.workloads import ModelWorkload, Target, read_workloads
 from autoscaler.config.yaml import Loc
 
 
@@ -33,8 +33,6 @@ class Scene:
         in_namespace: dict[str, list[ModelWorkload]] = {}
         for workload in workloads:
             by_workload[workload.target] = workload
-            if workload.thing.kind == LLM_SERVICE:
-                by_workload["Deployment", workload.thing.namespace, f"{workload.thing.name}-kserve"] = workload
             in_namespace.setdefault(workload.thing.namespace, []).append(workload)
         return cls(objects, tuple(workloads), tuple(autoscalers), by_target, by_workload, in_namespace)
 
@@ -49,10 +47,7 @@ class Scene:
         return [each for each in self._by_target.get(target, ()) if not each.owned]
 
     def of_workload(self, workload: ModelWorkload) -> list[Autoscaler]:
-        own = self.of_target(workload.target)
-        if workload.thing.kind == LLM_SERVICE:
-            own = [*own, *self.of_target(("Deployment", workload.thing.namespace, f"{workload.thing.name}-kserve"))]
-        return own
+        return self.of_target(workload.target)
 
     def most(self, workload: ModelWorkload) -> tuple[int, Manifest, Loc]:
         """Return the largest count of a workload, and where it is stated."""

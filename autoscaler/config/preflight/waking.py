@@ -28,7 +28,7 @@ NO_WAKE = ("cpu", "memory")  # types of triggers that count nothing while there 
 
 def parsed(trigger: Trigger) -> ParsedQuery | None:
     try:
-        return promql.parse(trigger.query) if trigger.query else None
+        return promql.parse(trigger.expanded or trigger.query) if trigger.query else None
     except Unparsed:
         return None
 
@@ -65,8 +65,20 @@ def check_zero(each: Autoscaler, history: PastReadings, workload: ModelWorkload 
             loc = trigger.query_loc if trigger.query else trigger.loc
             fix = "a trigger on something that counts before the pods (the gateway's queue), or minReplicaCount: 1"
             yield found("VA1206", each.thing, loc, "the query dies at zero, so the workload never wakes", why, fix)
+    yield from _swings(each)
     yield from _polling(each)
     yield from _cooldown(each, wakes, history, workload)
+
+
+def _swings(each: Autoscaler) -> Iterator[Result]:
+    """Find a trigger that is active because no replica runs, and inactive because one does."""
+    for trigger in each.triggers:
+        expression = parsed(trigger)
+        if expression is not None and expression.by_absence:
+            why = "At zero its series are absent, so it wakes a replica without a request, and goes back to zero after."
+            fix = "a trigger on something that counts before the pods, or minReplicaCount: 1"
+            message = "the absence of the engine's series wakes it"
+            yield found("VA1236", each.thing, trigger.query_loc, message, why, fix)
 
 
 def _polling(each: Autoscaler) -> Iterator[Result]:
@@ -84,7 +96,7 @@ def _polling(each: Autoscaler) -> Iterator[Result]:
     for trigger in each.triggers:
         activation, threshold = trigger.number("activationThreshold"), trigger.number("threshold")
         if activation > threshold or (activation == threshold and activation >= 1):
-            loc = (*trigger.loc, "metadata", "activationThreshold")
+            loc = (*trigger.loc, *trigger.metadata_loc, "activationThreshold")
             why = f"Up to {activation:g} counts as inactive, though {threshold:g} is the load of a whole replica."
             yield found(
                 "VA1223",

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.catalog.scale_targets import BY_KIND
@@ -21,15 +21,24 @@ from autoscaler.config.preflight.command import (
     read_command,
     requests_device,
 )
+from autoscaler.config.preflight.mounted import PodInputs
 from autoscaler.config.preflight.objects import Manifest, Manifests
 from autoscaler.config.yaml import Loc, read_documents
 
 MAX_COUNT = 100_000
+MAX_MODELS = 32  # of a RayService
 MAX_AMOUNT = 1e18
 _QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?|\.\d{1,9})(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|e\d{1,2}|E\d{1,2})?")
 _UNITS = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _UNITS |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
-LLM_SERVICE = "LLMInferenceService"
+KSERVE = "KServe"
+LLM_SERVICE, INFERENCE_SERVICE = "LLMInferenceService", "InferenceService"
+_MADE_BY_KSERVE = {LLM_SERVICE: "kserve", INFERENCE_SERVICE: "predictor"}  # ends the name of the Deployment
+_JOBS: Mapping[str, Loc] = {
+    "Job": ("spec", "template"),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    "ScaledJob": ("spec", "jobTargetRef", "template"),
+}
 _BATCH_CLASSES = ("batch", "development")
 
 Target = tuple[str, str, str]  # kind, namespace, name
@@ -73,28 +82,30 @@ class EnginePod:
     def of_container(self, *loc: str | int) -> object:
         return self.thing.at(*self.container, *loc)
 
+    @property
+    def containers(self) -> list[object]:
+        listed = self.at("containers")
+        return listed if isinstance(listed, list) else [self.of_container()]
+
     def need(self, resource: str) -> float:
         """Return what the pod requests of a resource: the sum of its containers."""
-        total = 0.0
-        containers = self.at("containers")
-        for each in containers if isinstance(containers, list) else []:
-            requests, limits = (mapping(at(each, "resources", part)) for part in ("requests", "limits"))
-            stated = requests.get(resource, limits.get(resource))
-            amount = quantity(stated) if stated is not None else 0.0
-            total += 0.0 if math.isnan(amount) else amount
+        return self.needs.get(resource, 0.0)
+
+    @cached_property
+    def needs(self) -> Mapping[str, float]:
+        """What the pod requests, by resource."""
+        total: dict[str, float] = {}
+        for each in self.containers:
+            stated = {**mapping(at(each, "resources", "limits")), **mapping(at(each, "resources", "requests"))}
+            for name, value in stated.items():
+                amount = quantity(value)
+                total[name] = total.get(name, 0.0) + (0.0 if math.isnan(amount) else amount)
         return total
 
-    @property
+    @cached_property
     def devices(self) -> Mapping[str, float]:
         """Accelerators of the pod by resource."""
-        names: dict[str, float] = {}
-        containers = self.at("containers")
-        for each in containers if isinstance(containers, list) else []:
-            for part in ("limits", "requests"):
-                for name in mapping(at(each, "resources", part)):
-                    if is_accelerator(name):
-                        names[name] = self.need(name)
-        return {name: amount for name, amount in names.items() if amount > 0}
+        return {name: amount for name, amount in self.needs.items() if amount > 0 and is_accelerator(name)}
 
     @property
     def labels(self) -> dict[str, str]:
@@ -121,7 +132,9 @@ class ModelWorkload:
 
     @property
     def target(self) -> Target:
-        return self.thing.kind, self.thing.namespace, self.thing.name
+        """What an autoscaler names: the object itself, or the Deployment that KServe makes of it."""
+        kind = "Deployment" if self.thing.kind in _MADE_BY_KSERVE else self.thing.kind
+        return kind, self.thing.namespace, self.owner_name
 
     @property
     def pod(self) -> EnginePod:
@@ -148,8 +161,13 @@ class ModelWorkload:
         )
 
     @property
+    def is_job(self) -> bool:
+        """Whether its pods end by themselves."""
+        return self.thing.kind in _JOBS
+
+    @property
     def is_batch(self) -> bool:
-        return self.policy in _BATCH_CLASSES
+        return self.is_job or self.policy in _BATCH_CLASSES
 
     @property
     def needs_devices(self) -> bool:
@@ -158,7 +176,8 @@ class ModelWorkload:
     @property
     def owner_name(self) -> str:
         """The beginning of the names of its pods."""
-        return f"{self.thing.name}-kserve" if self.thing.kind == LLM_SERVICE else self.thing.name
+        end = _MADE_BY_KSERVE.get(self.thing.kind)
+        return f"{self.thing.name}-{end}" if end else self.thing.name
 
     def pod_pattern(self) -> re.Pattern[str]:
         """Return a pattern that the names of its pods fit."""
@@ -168,7 +187,7 @@ class ModelWorkload:
 @lru_cache(maxsize=8192)
 def _pod_pattern(kind: str, owner: str) -> re.Pattern[str]:
     name = re.escape(owner)
-    if kind == LLM_SERVICE:
+    if kind in _MADE_BY_KSERVE:
         return re.compile(rf"{name}(-[a-z0-9]+){{1,3}}")
     if kind in ("StatefulSet", "LeaderWorkerSet"):
         return re.compile(rf"{name}(-\d+)+")
@@ -183,7 +202,7 @@ def read_workloads(objects: Manifests) -> list[ModelWorkload]:
     for thing in objects.all:
         if thing.kind in ("ReplicaSet", "Pod") or any(kind == "ReplicaSet" for kind, _ in thing.owners()):
             continue
-        pods = tuple(_pods(thing))
+        pods = tuple(_pods(objects, thing))
         if not pods or not any(pod.devices or pod.command is not None for pod in pods):
             continue
         row = BY_KIND.get(thing.kind)
@@ -195,24 +214,31 @@ def read_workloads(objects: Manifests) -> list[ModelWorkload]:
     return found
 
 
-def _pods(thing: Manifest) -> Iterator[EnginePod]:
+def _pods(objects: Manifests, thing: Manifest) -> Iterator[EnginePod]:
     kind = thing.kind
     if kind == LLM_SERVICE:
-        yield from _pod(thing, ("spec", "template"), ("spec", "template"), "KServe")
+        yield from _pod(objects, thing, ("spec", "template"), ("spec", "template"), KSERVE)
+        return
+    if kind == INFERENCE_SERVICE:
+        yield from _predictor(objects, thing)
         return
     if kind in ("RayService", "RayCluster"):
         base: Loc = ("spec", "rayClusterConfig") if kind == "RayService" else ("spec",)
         groups = thing.at(*base, "workerGroupSpecs")
         for index in range(len(groups) if isinstance(groups, list) else 0):
             template: Loc = (*base, "workerGroupSpecs", index, "template")
-            for pod in _pod(thing, template, (*template, "spec"), "KubeRay"):
-                served = _of_ray_serve(thing) if index == 0 and pod.command is None else None
-                yield pod if served is None else replace(pod, command=served)
+            for pod in _pod(objects, thing, template, (*template, "spec"), "KubeRay"):
+                served = _of_ray_serve(thing) if index == 0 and pod.command is None else []
+                # Each engine runs in workers of the group, which are counted once.
+                yield from [replace(pod, command=each, count=int(n == 0)) for n, each in enumerate(served)] or [pod]
+        return
+    if kind in _JOBS:
+        yield from _pod(objects, thing, _JOBS[kind], (*_JOBS[kind], "spec"), "")
         return
     row = BY_KIND.get(kind)
     for part in row.pods if row is not None else ():
         for place in items(thing.value, part.place):
-            for pod in _pod(thing, place, place if part.bare else (*place, "spec"), ""):
+            for pod in _pod(objects, thing, place, place if part.bare else (*place, "spec"), ""):
                 yield replace(pod, count=_in_group(thing, place)) if kind == "LeaderWorkerSet" else pod
 
 
@@ -224,8 +250,8 @@ def _in_group(thing: Manifest, template: Loc) -> int:
     return max(1, size - 1) if thing.map("spec", "leaderWorkerTemplate", "leaderTemplate") else size
 
 
-def _of_ray_serve(thing: Manifest) -> Command | None:
-    """Return the options of the engine of a RayService's one LLM; None: there is none, or several."""
+def _of_ray_serve(thing: Manifest) -> list[Command]:
+    """Return the options of the engines of a RayService, one for each LLM."""
     text = thing.text("spec", "serveConfigV2")
     listed = [
         config
@@ -233,22 +259,26 @@ def _of_ray_serve(thing: Manifest) -> Command | None:
         for application in _list(at(document.value, "applications"))
         for config in _list(at(application, "args", "llm_configs"))
     ]
-    if len(listed) != 1:
-        return None
-    model = text_at(listed[0], "model_loading_config", "model_source")
-    return of_keywords(mapping(at(listed[0], "engine_kwargs")), model, ("spec", "serveConfigV2"))
+    return [
+        of_keywords(
+            mapping(at(each, "engine_kwargs")),
+            text_at(each, "model_loading_config", "model_source"),
+            ("spec", "serveConfigV2"),
+        )
+        for each in listed[:MAX_MODELS]
+    ]
 
 
 def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _pod(thing: Manifest, template: Loc, spec: Loc, operator: str) -> Iterator[EnginePod]:
+def _pod(objects: Manifests, thing: Manifest, template: Loc, spec: Loc, operator: str) -> Iterator[EnginePod]:
     containers = thing.at(*spec, "containers")
     if not isinstance(containers, list) or not containers:
         return
     places: list[Loc] = [(*spec, "containers", index) for index in range(min(len(containers), 32))]
-    commands = {place: read_command(thing.at(*place), place) for place in places}
+    commands = {place: read_command(thing.at(*place), place, PodInputs(objects, thing, spec)) for place in places}
     chosen = next((place for place in places if commands[place] is not None), None)
     if chosen is None:
         chosen = next((place for place in places if requests_device(thing.at(*place))), places[0])
@@ -256,6 +286,29 @@ def _pod(thing: Manifest, template: Loc, spec: Loc, operator: str) -> Iterator[E
     if thing.kind == LLM_SERVICE:
         command = _of_kserve(thing, chosen, command)
     yield EnginePod(thing, template, spec, chosen, command, operator)
+
+
+def _predictor(objects: Manifests, thing: Manifest) -> Iterator[EnginePod]:
+    """Yield the pod of an InferenceService: of its containers, or of the runtime that its model's format names."""
+    spec: Loc = ("spec", "predictor")
+    if thing.at(*spec, "containers"):
+        yield from _pod(objects, thing, spec, spec, KSERVE)
+        return
+    if thing.text(*spec, "model", "modelFormat", "name").lower() not in ("huggingface", "vllm"):
+        return
+    place = (*spec, "model")
+    # The runtime's image is not known here, and starts vLLM with these arguments behind its own.
+    words = {"image": "vllm/vllm-openai", "args": thing.at(*place, "args"), "env": thing.at(*place, "env")}
+    words |= {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+    command = read_command(words, place, PodInputs(objects, thing, spec))
+    if command is None or ("backend" in command.options and command.options["backend"].value == "huggingface"):
+        return
+    named, uri = command.options.get("model-name"), thing.text(*place, "storageUri")
+    model = command.model or (uri.removeprefix("hf://") if uri.startswith("hf://") else "")
+    served = command.served or ((named.value,) if named is not None else (thing.name,))
+    model_loc = command.model_loc or (*place, "storageUri")
+    command = replace(command, model=model, model_loc=model_loc, served=served)
+    yield EnginePod(thing, spec, spec, place, command, KSERVE)
 
 
 def _of_kserve(thing: Manifest, container: Loc, command: Command | None) -> Command:

@@ -14,6 +14,7 @@ from autoscaler.config.preflight.objects import Manifests, read_object
 from autoscaler.config.preflight.run import PreflightOutcome, run
 from autoscaler.config.yaml import read_documents
 
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the one in C is some 20 times faster
 Documents = list[dict[str, Any]]
 KNOWN = read_policies(())
 BOOK = PolicyBook(KNOWN.policies, "interactive", KNOWN.limits)
@@ -159,7 +160,7 @@ def options(*words: str) -> tuple[int, tuple[str | int, ...], object]:
 
 
 def checked(documents: Documents, facts: QueryFacts | None = None) -> PreflightOutcome:
-    read, problems = read_documents("x.yaml", yaml.safe_dump_all(documents))
+    read, problems = read_documents("x.yaml", yaml.dump_all(documents, Dumper=DUMPER))
     assert not problems
     things = [thing for document in read if (thing := read_object(document)) is not None]
     return run(Manifests.of(things), facts or QueryFacts(server=False), BOOK)

@@ -485,7 +485,11 @@ CASES |= {
     ),
     "a formula replaces the metric types": (
         set(),
-        changed((SCALER, (*TRIGGER, "metricType"), "Value"), (SCALER, ("spec", "advanced"), FORMULA)),
+        changed(
+            (SCALER, (*TRIGGER, "metricType"), "Value"),
+            (SCALER, (*TRIGGER, "name"), "a"),
+            (SCALER, ("spec", "advanced"), FORMULA),
+        ),
     ),
     "a pool of small instances": ({"VA1507"}, changed(ON_POOL, more=[small_pool("1")])),
     "a pool of instances that hold a replica": (set(), changed(ON_POOL, more=[small_pool("1", "4")])),

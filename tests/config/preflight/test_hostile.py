@@ -19,8 +19,8 @@ from autoscaler.config.preflight.objects import Manifests, read_object
 from autoscaler.config.preflight.patterns import fits
 from autoscaler.config.preflight.run import run
 from autoscaler.config.yaml import Document, Loc
-from tests.config.preflight.scene import BOOK, GOOD
-from tests.config.preflight.test_findings import HPA, POOL, application, vertical
+from tests.config.preflight.scene import BOOK, GOOD, QUERY, SCALER, changed, checked, ids
+from tests.config.preflight.test_findings import HPA, IN_GIT, POOL, TRACKED, application, thing, vertical
 
 MORE = list(
     yaml.safe_load_all("""
@@ -212,6 +212,71 @@ def test_patterns_that_could_take_long_are_unknown(pattern: str):
 def test_a_document_that_cannot_be_read_is_a_finding(tmp_path: Path, text: str):
     file = tmp_path / "x.yaml"
     file.write_bytes(text.encode("latin-1"))
-    objects, findings = read_files([file])
+    objects, findings, _ = read_files([file])
     assert objects == []
     assert [each.id for each in findings] == ["VA1101"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        'count by (__name__) ({__name__=~".+"})',
+        'sum({namespace=~".+"})',
+        'sum({__name__=~".*requests.*"})',
+        "max_over_time(sum(vllm:num_requests_waiting)[30d:10s])",
+        "sum(rate(vllm:generation_tokens_total[30d]))",
+        "max_over_time(max_over_time(up[1d])[1d:10s])",
+        "sum_over_time(vllm:num_requests_waiting[1y])",
+        'sum(vllm:x{a="b"}) keep_metric_names default rollup(y[30d])',
+    ],
+)
+def test_a_query_that_reads_too_much_is_not_asked(query: str):
+    facts = QueryFacts(server=True)
+    outcome = checked(changed((SCALER, QUERY, query)), facts)
+    assert Question("query", query) not in facts.wanted
+    assert any("reads" in each.reason for each in outcome.not_checked if each.object == "ScaledObject/web/chat")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        'sum({__name__=~"vllm:num_requests_(waiting|running)",namespace="web"})',
+        'max_over_time(sum(vllm:num_requests_waiting{namespace="web"})[1h:30s])',
+    ],
+)
+def test_a_usual_query_is_asked(query: str):
+    facts = QueryFacts(server=True)
+    checked(changed((SCALER, QUERY, query)), facts)
+    assert Question("query", query) in facts.wanted
+
+
+def test_a_recorded_name_of_a_tenant_does_not_hide_an_engine_metric():
+    rule = thing(
+        "PrometheusRule",
+        "mine",
+        "monitoring.coreos.com/v1",
+        "other",
+        spec={"groups": [{"name": "g", "rules": [{"record": "vllm:num_requests_waiting", "expr": "vector(0)"}]}]},
+    )
+    assert "VA1205" in ids(changed((SCALER, QUERY, "sum(vllm:num_requests_waiting)"), more=[rule]))
+
+
+def test_recorded_names_within_each_other_stay_small():
+    rules = [{"record": f"a:b:{n}", "expr": f"a:b:{n + 1} + a:b:{n + 1}"} for n in range(60)]
+    rule = thing("PrometheusRule", "r", "monitoring.coreos.com/v1", spec={"groups": [{"name": "g", "rules": rules}]})
+    checked(changed((SCALER, QUERY, " + ".join(f"a:b:{n}" for n in range(60))), more=[rule]))
+
+
+def test_settings_of_argo_count_in_its_own_namespace_alone():
+    ignoring = {"resource.customizations.ignoreDifferences.all": "jsonPointers: [/spec/replicas]"}
+    settings = [thing("ConfigMap", "argocd-cm", namespace=name, data=ignoring) for name in ("web", "argocd")]
+    more = [application(sync={"syncOptions": ["RespectIgnoreDifferences=true"]})]
+    assert "VA1510" in ids(changed(IN_GIT, TRACKED, more=[*more, settings[0]]))
+    assert "VA1510" not in ids(changed(IN_GIT, TRACKED, more=[*more, settings[1]]))
+
+
+def test_an_object_that_is_given_twice_hides_nothing():
+    silent = copy.deepcopy(GOOD[SCALER])
+    silent["metadata"]["annotations"] = {"preflight.vllm-autoscaler.io/VA1205": "because"}
+    outcome = checked([silent, *changed((SCALER, QUERY, "sum(vllm:num_requests_waiting)"))])
+    assert any("twice" in each.reason for each in outcome.not_checked if each.object == "ScaledObject/web/chat")

@@ -33,6 +33,9 @@ _GROUPS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "poddisruptionbudgets.policy": ("v1", "PodDisruptionBudget"),
         "priorityclasses.scheduling.k8s.io": ("v1", "PriorityClass"),
         "scaledobjects.keda.sh": ("v1alpha1", "ScaledObject"),
+        "scaledjobs.keda.sh": ("v1alpha1", "ScaledJob"),
+        "triggerauthentications.keda.sh": ("v1alpha1", "TriggerAuthentication"),
+        "clustertriggerauthentications.keda.sh": ("v1alpha1", "ClusterTriggerAuthentication"),
         "verticalpodautoscalers.autoscaling.k8s.io": ("v1", "VerticalPodAutoscaler"),
         "podautoscalers.autoscaling.aibrix.ai": ("v1alpha1", "PodAutoscaler"),
         "leaderworkersets.leaderworkerset.x-k8s.io": ("v1", "LeaderWorkerSet"),
@@ -45,10 +48,14 @@ _GROUPS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "localqueues.kueue.x-k8s.io": ("v1beta2", "LocalQueue"),
         "cohorts.kueue.x-k8s.io": ("v1beta2", "Cohort"),
         "applications.argoproj.io": ("v1alpha1", "Application"),
+        "applicationsets.argoproj.io": ("v1alpha1", "ApplicationSet"),
         "kustomizations.kustomize.toolkit.fluxcd.io": ("v1", "Kustomization"),
         "helmreleases.helm.toolkit.fluxcd.io": ("v2", "HelmRelease"),
         "podmonitors.monitoring.coreos.com": ("v1", "PodMonitor"),
         "servicemonitors.monitoring.coreos.com": ("v1", "ServiceMonitor"),
+        "prometheuses.monitoring.coreos.com": ("v1", "Prometheus"),
+        "prometheusagents.monitoring.coreos.com": ("v1alpha1", "PrometheusAgent"),
+        "scrapeconfigs.monitoring.coreos.com": ("v1alpha1", "ScrapeConfig"),
         "prometheusrules.monitoring.coreos.com": ("v1", "PrometheusRule"),
     }
 )
@@ -194,7 +201,8 @@ def _kept(item: dict[str, Any], kind: str, version: str) -> dict[str, Any] | Non
         if key in ("spec", "data", "value", "preemptionPolicy", "globalDefault")
     }
     if kind == "Node":
-        kept = {"status": {"allocatable": _mapping(item.get("status")).get("allocatable")}}
+        taints = _mapping(item.get("spec")).get("taints")
+        kept = {"spec": {"taints": taints}, "status": {"allocatable": _mapping(item.get("status")).get("allocatable")}}
     if kind == "Pod":
         kept["status"] = item["status"]
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **kept}

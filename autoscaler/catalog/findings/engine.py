@@ -1,0 +1,98 @@
+"""Findings about the engine's arguments: VA13xx."""
+
+from __future__ import annotations
+
+from autoscaler.catalog.findings.kinds import ERROR, NOTE, WARNING, FindingKind
+
+ROWS: tuple[FindingKind, ...] = (
+    FindingKind(
+        "VA1301",
+        WARNING,
+        "utilisation above 0.95",
+        "The start fails if less is free, or the engine runs out of memory under load.",
+        "CUDA context, graphs and fragments need room beyond what the profile sees.",
+        "`--gpu-memory-utilization=0.92`, vLLM's default.",
+        "vLLM vllm/config/cache.py, vllm/v1/worker/utils.py",
+    ),
+    FindingKind(
+        "VA1302",
+        ERROR,
+        "context longer than the KV cache can hold",
+        "vLLM refuses to start.",
+        "One request of the stated length needs more KV cache than the device has beside the weights.",
+        "A shorter `--max-model-len`, an fp8 cache, or more devices.",
+        "vLLM vllm/v1/core/kv_cache_utils.py",
+    ),
+    FindingKind(
+        "VA1303",
+        ERROR,
+        "weights do not fit the device",
+        "Loading ends with out of memory, and the pod restarts for ever.",
+        "The weights are larger than what the engine may use of its devices.",
+        "A larger slice, more devices, or a quantized model.",
+        "NVIDIA MIG User Guide, supported profiles; the model's card",
+    ),
+    FindingKind(
+        "VA1304",
+        ERROR,
+        "tensor parallel over more GPUs than requested",
+        "vLLM ends with `World size is larger than the number of available GPUs`.",
+        "The container sees the GPUs of its request.",
+        "Request as many GPUs as the product of the parallel sizes.",
+        "vLLM vllm/config/parallel.py",
+    ),
+    FindingKind(
+        "VA1305",
+        ERROR,
+        "--disable-log-stats: the engine exports none of its metrics",
+        "Whatever reads the engine's metrics reads nothing.",
+        "The statistics logger writes the series, and the option removes it.",
+        "Remove `--disable-log-stats`.",
+        "vLLM vllm/v1/engine/async_llm.py",
+    ),
+    FindingKind(
+        "VA1306",
+        NOTE,
+        "no --max-num-seqs",
+        "What a replica holds differs by version and device, and so does every threshold on it.",
+        "vLLM's default depends on its version, the device's memory and how it is used.",
+        "State `--max-num-seqs`.",
+        "vLLM vllm/engine/arg_utils.py",
+    ),
+    FindingKind(
+        "VA1307",
+        WARNING,
+        "--enforce-eager on a hot path",
+        "Each token takes longer.",
+        "Without CUDA graphs each step pays the launch of each kernel.",
+        "Remove `--enforce-eager`.",
+        "vLLM vllm/config/model.py (enforce_eager)",
+    ),
+    FindingKind(
+        "VA1308",
+        ERROR,
+        "number format that the device does not have",
+        "vLLM refuses to start.",
+        "bfloat16 needs compute capability 8.0; a T4 has 7.5, a V100 7.0.",
+        "`--dtype half`.",
+        "vLLM vllm/platforms/cuda.py",
+    ),
+    FindingKind(
+        "VA1309",
+        ERROR,
+        "quantization that the device does not support",
+        "vLLM refuses to start.",
+        "The kernels of the quantization need a newer compute capability.",
+        "Another quantization, or another device.",
+        "vLLM documentation, Quantization, Supported Hardware",
+    ),
+    FindingKind(
+        "VA1310",
+        ERROR,
+        "tensor parallel over slices of a GPU",
+        "The engine does not start.",
+        "Slices have no link, and a container sees one of them.",
+        "One slice with `--tensor-parallel-size 1`, or whole GPUs.",
+        "NVIDIA MIG User Guide",
+    ),
+)

@@ -1,0 +1,138 @@
+"""Findings about the pod: VA14xx."""
+
+from __future__ import annotations
+
+from autoscaler.catalog.findings.kinds import ERROR, WARNING, FindingKind
+
+_PROBES = "Kubernetes pkg/kubelet/prober/worker.go"
+
+ROWS: tuple[FindingKind, ...] = (
+    FindingKind(
+        "VA1401",
+        ERROR,
+        "grace shorter than the longest answers",
+        "Each scale-in, rollout and drain cuts answers off.",
+        "The kubelet kills the pod after `terminationGracePeriodSeconds`, 30 s unless stated.",
+        "A grace period above the longest answer, with `--shutdown-timeout` below it.",
+        "Kubernetes documentation, Pod Lifecycle, Termination of Pods",
+    ),
+    FindingKind(
+        "VA1402",
+        WARNING,
+        "requests are aborted at SIGTERM",
+        "Running requests fail at each scale-in.",
+        "vLLM's `--shutdown-timeout` is 0 unless stated, and no preStop hook delays the SIGTERM.",
+        "`--shutdown-timeout N` below the grace period, and a preStop sleep of some seconds.",
+        "vLLM vllm/config/vllm.py (shutdown_timeout)",
+    ),
+    FindingKind(
+        "VA1403",
+        WARNING,
+        "grace ends before preStop and --shutdown-timeout do",
+        "Requests that the engine would still finish are killed.",
+        "The grace period covers the preStop hook and the shutdown together.",
+        "A grace period of preStop + `--shutdown-timeout` + 10 s.",
+        "Kubernetes documentation, Container Lifecycle Hooks",
+    ),
+    FindingKind(
+        "VA1404",
+        ERROR,
+        "startup probe shorter than the starts",
+        "The kubelet kills the container before it is ready, each time.",
+        "`failureThreshold` x `periodSeconds` is below what a start takes here.",
+        "A larger `failureThreshold`.",
+        "Kubernetes documentation, Configure Liveness, Readiness and Startup Probes",
+    ),
+    FindingKind(
+        "VA1405",
+        WARNING,
+        "initialDelaySeconds adds to each start",
+        "Each new replica serves later than it could.",
+        "No probe runs before the delay is over, counted from the start of the container, also beside a startup probe.",
+        "A startup probe with a short period, and no `initialDelaySeconds`.",
+        _PROBES,
+    ),
+    FindingKind(
+        "VA1406",
+        ERROR,
+        "liveness probe kills the engine while it starts",
+        "The container restarts for ever.",
+        "Without a startup probe the liveness probe begins at once, and vLLM opens its port only when the model is "
+        "loaded.",
+        "A startup probe that allows the longest start.",
+        _PROBES,
+    ),
+    FindingKind(
+        "VA1407",
+        WARNING,
+        "liveness probe kills a busy engine",
+        "Engines restart under load.",
+        "The probe asks for an answer of the model, or gives up within seconds.",
+        "`/health`, with at least `failureThreshold: 3` of `periodSeconds: 10`.",
+        "vLLM documentation, Using Kubernetes",
+    ),
+    FindingKind(
+        "VA1408",
+        WARNING,
+        "image by latest",
+        "Replicas of one workload run different versions, whose metrics and defaults differ.",
+        "The tag moves, and imagePullPolicy is Always for it.",
+        "A version, or a digest.",
+        "Kubernetes documentation, Images",
+    ),
+    FindingKind(
+        "VA1409",
+        WARNING,
+        "no shared memory for tensor parallel",
+        "NCCL or the engine's queues between ranks fail or are slow.",
+        "A container gets 64 MiB at /dev/shm unless an emptyDir in memory is mounted there.",
+        "`volumes: [{name: shm, emptyDir: {medium: Memory}}]`, mounted at /dev/shm.",
+        "vLLM documentation, Using Kubernetes",
+    ),
+    FindingKind(
+        "VA1410",
+        ERROR,
+        "a rollout needs a free GPU",
+        "A rollout stands until its deadline, and after it.",
+        "The new pod needs a GPU, all are taken, nothing can add a node, and maxUnavailable (rounded down) lets no"
+        " old pod go.",
+        "`rollingUpdate: {maxSurge: 0, maxUnavailable: 1}`.",
+        "Kubernetes documentation, Deployments (max surge, max unavailable)",
+    ),
+    FindingKind(
+        "VA1411",
+        ERROR,
+        "the disruption budget blocks every eviction",
+        "No drain of a node gets through.",
+        "As many pods must be available as there are.",
+        "`maxUnavailable: 1`.",
+        "Kubernetes documentation, Specifying a Disruption Budget",
+    ),
+    FindingKind(
+        "VA1412",
+        WARNING,
+        "host port",
+        "A second replica finds no place on the same node.",
+        "A port of the node can be bound once.",
+        "A container port and a Service.",
+        "Kubernetes documentation, Configuration Best Practices",
+    ),
+    FindingKind(
+        "VA1413",
+        WARNING,
+        "weights in the container's layer",
+        "Each start on a new node pulls the weights with the image, or loses what it downloaded.",
+        "The model is at a path that no volume covers.",
+        "A volume, a PersistentVolumeClaim or an image volume for the weights.",
+        "vLLM documentation, Using Kubernetes",
+    ),
+    FindingKind(
+        "VA1414",
+        ERROR,
+        "the engine ends before the longest answers do",
+        "Each scale-in, rollout and drain cuts answers off although the grace would suffice.",
+        "After preStop the engine aborts what runs longer than `--shutdown-timeout`.",
+        "A `--shutdown-timeout` of the longest answer.",
+        "vLLM vllm/config/vllm.py (shutdown_timeout)",
+    ),
+)

@@ -1,0 +1,100 @@
+"""Rules of prometheus-adapter, which make the metrics of an HPA of series."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from autoscaler.config.check.manifests import at, text_at
+from autoscaler.config.preflight import promql
+from autoscaler.config.preflight.facts import PENDING, QueryFacts
+from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
+from autoscaler.config.preflight.patterns import compiled, fits
+from autoscaler.config.preflight.promql import Unparsed
+from autoscaler.config.preflight.scene import Scene
+from autoscaler.config.preflight.series import nearest_name
+from autoscaler.config.yaml import Loc, read_documents
+
+_NAME = re.compile(r"[a-zA-Z_:][\w:]{4,100}")
+_TEMPLATE = re.compile(r"<<[^<>]{1,60}>>")
+_MAX_RULES = 256
+
+
+class AdapterRule(NamedTuple):
+    """One rule."""
+
+    thing: Manifest
+    loc: Loc
+    series: str  # selector of the series
+    query: str  # a template
+    matches: str  # pattern of names of series
+    named: str  # name of the metric, with $1 for a group of the pattern; "": that of the series
+
+    def makes(self, name: str) -> bool:
+        """Return whether the rule may make a metric of a name."""
+        if "$" in self.named or not self.named:
+            return any(self._renamed(each) == name for each in self.names)
+        return self.named == name
+
+    @property
+    def names(self) -> list[str]:
+        """Names of series in the rule."""
+        return list(_NAME.findall(f"{self.series} {_TEMPLATE.sub(' ', self.query)}"[:10_000]))
+
+    def _renamed(self, series: str) -> str:
+        pattern = compiled(self.matches or ".*")
+        matched = pattern.search(series) if pattern is not None else None
+        if matched is None:
+            return ""
+        groups = (matched[0], *(each or "" for each in matched.groups()))
+        named = self.named or ("$1" if len(groups) == 2 else "$0")
+        return re.sub(r"\$\{?(\d)\}?", lambda each: groups[int(each[1])] if int(each[1]) < len(groups) else "", named)
+
+
+def rules_for(fleet: Scene, name: str) -> list[AdapterRule]:
+    """Return the rules that make a metric."""
+    return [rule for rule in _rules(fleet) if rule.makes(name)] if name else []
+
+
+def _rules(fleet: Scene) -> Iterator[AdapterRule]:
+    for thing in fleet.objects.of_kind("ConfigMap"):
+        for key, text in thing.texts("data").items():
+            if "seriesQuery" not in text or len(text) > 1 << 18:
+                continue
+            for document in read_documents("", text)[0]:
+                listed = [at(document.value, part) for part in ("rules", "externalRules")]
+                rules = [each for rules in listed if isinstance(rules, list) for each in rules]
+                for rule in rules[:_MAX_RULES]:
+                    yield AdapterRule(
+                        thing,
+                        ("data", key),
+                        text_at(rule, "seriesQuery"),
+                        text_at(rule, "metricsQuery"),
+                        text_at(rule, "name", "matches"),
+                        text_at(rule, "name", "as"),
+                    )
+
+
+def check_rule(rule: AdapterRule, metric: str, facts: QueryFacts) -> Iterator[Result]:
+    """Check that the server has the series of a rule."""
+    try:
+        selectors = promql.parse(rule.series).selectors
+    except Unparsed as error:
+        yield not_checked(rule.thing, rule.loc, "series of a rule", str(error))
+        return
+    answer = facts.names()
+    if answer is PENDING:
+        return
+    if answer.error:
+        yield not_checked(rule.thing, rule.loc, f"series of the metric {metric}", answer.error)
+        return
+    for selector in selectors:
+        if not selector.about or any(fits(selector.about, each) is not False for each in answer.names):
+            continue
+        plain = selector.about.strip("^$")
+        nearest = nearest_name(plain, answer.names)
+        meant = f"; the nearest is {nearest}" if nearest else ""
+        why = f"The adapter finds no series for its rule, so the metric {metric} does not exist and the HPA stands."
+        message = f"no series is called {plain}{meant}"
+        yield found("VA1201", rule.thing, rule.loc, message, why, f"seriesQuery: {nearest or '...'}")

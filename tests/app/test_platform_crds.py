@@ -1,0 +1,106 @@
+"""What is said of other platforms, against their own CustomResourceDefinitions on a real kube-apiserver."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from autoscaler.catalog.scale_targets import BY_KIND
+from tests.config.preflight import test_shapes, test_variants
+from tests.config.preflight.scene import LLAMA
+from tests.config.preflight.test_hostile import ALL
+from tests.harness.kube_api import ApiError, KubeApi
+from tests.harness.process import eventually
+
+TOOLS = Path(__file__).parents[2] / "tools"
+PAGES = Path(__file__).parents[2] / "docs" / "how-to" / "platforms"
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the definitions have 14 MB
+KINDS = ("LLMInferenceService", "InferenceService", "LeaderWorkerSet", "RayService", "ScaledObject", "ScaledJob")
+KINDS += ("TriggerAuthentication", "InferencePool", "NodePool", "ClusterQueue", "Application", "ApplicationSet")
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+
+@pytest.fixture(scope="module")
+def crds() -> list[dict[str, Any]]:
+    done = subprocess.run([TOOLS / "platform_crds.sh"], check=True, capture_output=True, text=True)
+    files = sorted(Path(done.stdout.strip()).glob("*.yaml"))
+    return [document for file in files for document in yaml.load_all(file.read_text(), Loader=LOADER) if document]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def platforms(tmp_path_factory: pytest.TempPathFactory, crds: list[dict[str, Any]]) -> AsyncIterator[KubeApi]:
+    """An API server of its own: other tests expect that the kinds are not there."""
+    async with KubeApi.running(tmp_path_factory.mktemp("platforms")) as api:
+        for crd in await api.apply(*crds):
+            spec = crd["spec"]
+            version = next(each["name"] for each in spec["versions"] if each["served"])
+            path = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
+            await eventually(lambda path=path: is_served(api, path), f"{path} is served")
+        yield api
+
+
+async def is_served(api: KubeApi, path: str) -> bool:
+    try:
+        await api.request("GET", path)
+    except ApiError:
+        return False
+    return True
+
+
+def test_kinds_are_scaled_where_their_definitions_say(crds: list[dict[str, Any]]):
+    """The table of scale targets has the kinds with /scale, and says of others that they have none."""
+    compared = set()
+    for spec in (crd["spec"] for crd in crds):
+        row = BY_KIND.get(spec["names"]["kind"])
+        if row is None or row.group != spec["group"]:
+            continue
+        paths = {
+            version["subresources"]["scale"]["specReplicasPath"]
+            for version in spec["versions"]
+            if version["served"] and "scale" in version.get("subresources", {})
+        }
+        assert paths == (set() if row.refusal else {f".{'.'.join(row.replicas)}"}), row.kind
+        compared.add(row.kind)
+    assert compared >= {"LeaderWorkerSet", "RayService", "RayCluster", "LLMInferenceService", "InferenceService"}
+
+
+def written() -> list[dict[str, Any]]:
+    """Return the objects of platforms on the pages and in the tests of the rules."""
+    shown = [
+        document
+        for page in sorted(PAGES.glob("*.md"))
+        for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        for document in yaml.safe_load_all(block)
+    ]
+    tested = [
+        document
+        for cases in (test_shapes.CASES, test_variants.CASES)
+        for _, made in cases.values()
+        for document in made
+    ]
+    tested += [*ALL, *test_variants.group(2, 4), *test_variants.ray(f"model: {LLAMA}")]
+    return shown + tested
+
+
+async def test_what_is_written_of_platforms_is_accepted(platforms: KubeApi):
+    refused: dict[str, str] = {}
+    accepted: set[str] = set()
+    for document in written():
+        kind = document.get("kind", "")
+        if kind not in KINDS or "generateName" in document["metadata"]:
+            continue
+        try:
+            await platforms.apply(document, namespace="default", dry_run=True)
+            accepted.add(kind)
+        except ApiError as error:
+            refused[yaml.safe_dump(document)[:3000]] = str(error)[:600]
+    assert not refused, "\n".join(f"{error}\n{text}" for text, error in refused.items())
+    assert accepted >= {"LLMInferenceService", "InferenceService", "LeaderWorkerSet", "RayService", "ApplicationSet"}
