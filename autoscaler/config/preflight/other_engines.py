@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -13,7 +12,7 @@ class EngineFamily(NamedTuple):
 
     name: str
     starts: tuple[str, ...]  # words of a command line behind which its options stand
-    image: re.Pattern[str]  # of its image, whose entrypoint starts it
+    image: str  # the last part of its image's name; the entrypoint starts it
     same: Mapping[str, str]  # its options by vLLM's
     metrics_by: str = ""  # the option without which it exports no metrics
 
@@ -21,7 +20,7 @@ class EngineFamily(NamedTuple):
 SGLANG = EngineFamily(
     "SGLang",
     ("sglang.launch_server", "sglang_router.launch_server"),
-    re.compile(r"(?:.*/)?sglang(?:[:@].*)?"),
+    "sglang",
     MappingProxyType(
         {
             "model-path": "model",
@@ -41,7 +40,7 @@ SGLANG = EngineFamily(
 TGI = EngineFamily(
     "TGI",
     ("text-generation-launcher",),
-    re.compile(r"(?:.*/)?text-generation-inference(?:[:@].*)?"),
+    "text-generation-inference",
     MappingProxyType(
         {
             "model-id": "model",
@@ -61,6 +60,6 @@ def family_of(words: Sequence[str], image: str, *, by_image: bool) -> tuple[Engi
         for index, word in enumerate(words):
             if word.rpartition("/")[2] in family.starts:
                 return family, index + 1
-        if by_image and family.image.fullmatch(image[:500]):
+        if by_image and image.partition("@")[0].rpartition("/")[2].partition(":")[0] == family.image:
             return family, 0
     return None

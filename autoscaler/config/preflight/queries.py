@@ -34,6 +34,7 @@ def check_queries(fleet: Scene, facts: QueryFacts) -> Iterator[Result]:
         for trigger in autoscaler.triggers:
             if not autoscaler.keda and not trigger.query:
                 continue
+            yield from _not_text(autoscaler, trigger)
             if trigger.type == "prometheus":
                 yield from _check_trigger(fleet, autoscaler, trigger, facts)
             elif trigger.type not in ("cpu", "memory", "external", "external-push", "cron"):
@@ -70,15 +71,11 @@ def _check_rule(rule: Manifest, loc: Loc, text: str, facts: QueryFacts) -> Itera
 
 def _check_trigger(fleet: Scene, autoscaler: Autoscaler, trigger: Trigger, facts: QueryFacts) -> Iterator[Result]:
     thing, loc = autoscaler.thing, trigger.query_loc
-    for key in dict.fromkeys(("serverAddress", "query", "threshold", *trigger.metadata)):
-        value = trigger.metadata.get(key)
-        # The metadata of KEDA are texts; those of a platform have types of their own.
-        if value is None or (autoscaler.keda and not isinstance(value, str)):
-            message = f"the trigger has no {key[:100]}" if value is None else f"{key[:100]} is not text"
-            why = "KEDA refuses the trigger." if value is None else "The API server refuses a number or a boolean here."
-            written = "..." if value is None else str(value).lower()[:100]
+    for key in ("serverAddress", "query", "threshold"):
+        if trigger.metadata.get(key) is None:
             place = (*trigger.loc, *trigger.metadata_loc, key)
-            yield found("VA1230", thing, place, message, why, f'{key[:100]}: "{written}"')
+            message, why = f"the trigger has no {key}", "KEDA refuses the trigger."
+            yield found("VA1230", thing, place, message, why, f'{key}: "..."')
     if trigger.number("threshold") <= 0:
         place = (*trigger.loc, *trigger.metadata_loc, "threshold")
         why = "The HPA refuses a target that is not positive, so KEDA cannot make one."
@@ -121,6 +118,16 @@ def _check_trigger(fleet: Scene, autoscaler: Autoscaler, trigger: Trigger, facts
     meant = promql.parse(trigger.expanded) if trigger.expanded else expression
     yield from QueryText(fleet, autoscaler, trigger, meant, workload, facts).static()
     yield from _Query(fleet, autoscaler, trigger, expression, workload, facts).answers()
+
+
+def _not_text(autoscaler: Autoscaler, trigger: Trigger) -> Iterator[Result]:
+    """Find metadata of KEDA that are no text; those of a platform have types of their own."""
+    for key, value in trigger.metadata.items() if autoscaler.keda else ():
+        if not isinstance(value, str) and value is not None:
+            place = (*trigger.loc, *trigger.metadata_loc, key)
+            why = "The API server takes texts alone here, and refuses the object."
+            fix = f'{key[:100]}: "{str(value).lower()[:100]}"'
+            yield found("VA1230", autoscaler.thing, place, f"{key[:100]} is not text", why, fix)
 
 
 def _authentication(fleet: Scene, autoscaler: Autoscaler, trigger: Trigger) -> Iterator[Result]:

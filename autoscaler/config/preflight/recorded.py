@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.preflight import promql
@@ -12,6 +12,7 @@ from autoscaler.config.preflight.promql import MetricSelector, Unparsed
 
 MAX_EXPANDED = 4000  # characters
 _MAX_RULES = 512
+_SELECTOR = re.compile(r"([A-Za-z_:][\w:]*+)(?:\s*+\{([^{}]*+)\})?", re.ASCII)
 
 
 def recorded(objects: Manifests) -> dict[str, str]:
@@ -54,7 +55,6 @@ def _narrowed(text: str, by: MetricSelector) -> str:
     return text
 
 
-def _put(text: str, name: str, made: object) -> str:
+def _put(text: str, name: str, made: Callable[[re.Match[str]], str]) -> str:
     """Replace each selector of a name."""
-    pattern = re.compile(rf"(?<![\w:])({re.escape(name)})(?![\w:])\s*(?:\{{([^{{}}]*)\}})?")
-    return pattern.sub(made, text) if callable(made) else text
+    return _SELECTOR.sub(lambda match: made(match) if match[1] == name else match[0], text)

@@ -44,8 +44,8 @@ def _wakes(trigger: Trigger) -> bool | None:
 
 
 def check_zero(each: Autoscaler, history: PastReadings, workload: ModelWorkload | None) -> Iterator[Result]:
-    if not each.keda or not each.triggers:
-        return
+    if not each.keda or not each.triggers or each.thing.kind == "ScaledJob":
+        return  # a job ends by itself
     if not each.goes_to_zero:
         if each.thing.at(*each.base, "cooldownPeriod") is not None and each.least is not None:
             why = "It counts only for the step to zero, or to idleReplicaCount, and this object goes to neither."

@@ -297,6 +297,8 @@ def _predictor(objects: Manifests, thing: Manifest) -> Iterator[EnginePod]:
     if thing.text(*spec, "model", "modelFormat", "name").lower() not in ("huggingface", "vllm"):
         return
     place = (*spec, "model")
+    if not requests_device(thing.at(*place)):
+        return  # small models of other kinds have the same format
     # The runtime's image is not known here, and starts vLLM with these arguments behind its own.
     words = {"image": "vllm/vllm-openai", "args": thing.at(*place, "args"), "env": thing.at(*place, "env")}
     words |= {"resources": {"limits": {"nvidia.com/gpu": 1}}}

@@ -62,7 +62,7 @@ status: {phase: Running}
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: ClusterQueue
 metadata: {name: q}
-spec: {cohort: c, resourceGroups: [{flavors: [{resources: [{name: nvidia.com/gpu, nominalQuota: 6}]}]}]}
+spec: {cohortName: c, resourceGroups: [{flavors: [{resources: [{name: nvidia.com/gpu, nominalQuota: 6}]}]}]}
 ---
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
