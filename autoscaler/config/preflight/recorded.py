@@ -40,7 +40,7 @@ def expanded(text: str, rules: Mapping[str, str]) -> str:
             inner = _narrowed(rules[selector.name], selector)
             if text.count(selector.name) * len(inner) > MAX_EXPANDED:
                 return ""
-            text = _put(text, selector.name, lambda _, inner=inner: f"({inner})")
+            text = _put(text, selector.name, _always(f"({inner})"))
         promql.parse(text)
     except Unparsed:
         return ""
@@ -53,6 +53,10 @@ def _narrowed(text: str, by: MetricSelector) -> str:
     for name in sorted(promql.parse(text).names) if matchers else ():
         text = _put(text, name, lambda match: f"{match[1]}{{{','.join(filter(None, (match[2], matchers)))}}}")
     return text
+
+
+def _always(text: str) -> Callable[[re.Match[str]], str]:
+    return lambda _: text
 
 
 def _put(text: str, name: str, made: Callable[[re.Match[str]], str]) -> str:
