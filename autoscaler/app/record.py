@@ -26,6 +26,9 @@ from autoscaler.ports import Clock, Unavailable
 LOOK_BACK_S = 86_400.0
 """How far before a moment changes, policies and owners are told."""
 
+GAP_S = 300.0
+"""Seconds without a tick that are told; ticks are at most some minutes apart."""
+
 MAX_TOLD = 10
 """Changes and policies that are told, the last ones."""
 
@@ -54,14 +57,15 @@ def explain_at(folder: Path, at_s: float, namespace: str, name: str) -> int:
     with Record(folder) as record:
         tick = record.tick(at_s)
         row = _find_row(tick, f"{namespace}/{name}")
-        lines = [*_tell_changes(record, at_s, namespace, name), *_tell_tick(tick, row)]
+        until_s = min(at_s, tick.at_s + 1)  # moments of changes are rounded
+        lines = [*_tell_changes(record, until_s, namespace, name), *_tell_gap(tick, at_s), *_tell_tick(tick, row)]
         try:
             computed = record.compute(at_s)
         except Unavailable as error:
             lines.append(f"  {error}")
         else:
             lines.append(f"  {_sentence(computed, row)}")
-        lines += _tell_context(record, at_s, namespace, name)
+        lines += _tell_context(record, until_s, namespace, name)
         return _print(record, lines)
 
 
@@ -76,6 +80,7 @@ def replay_at(folder: Path, at_s: float, workload: tuple[str, str] | None) -> in
             f"tick {recorded.number} of {moment(recorded.at_s)}, recorded by version {computed.version}, computed "
             f"again from {count(computed.computed, 'tick')}"
         ]
+        lines += _tell_gap(recorded, at_s)
         for row in rows:
             lines += ["", *_tell_computed(computed, row)]
         differing = find_difference(computed)
@@ -114,12 +119,20 @@ def _find_row(tick: RecordedTick, name: str) -> int:
 def _tell_changes(record: Record, at_s: float, namespace: str, name: str) -> list[str]:
     changes = record.changes((namespace, name), at_s - LOOK_BACK_S, at_s)
     if not changes:
-        return [f"{namespace}/{name}: no change within a day before {moment(at_s)}"]
+        since_s = max(at_s - LOOK_BACK_S, record.span()[0])
+        return [f"{namespace}/{name}: no change is recorded from {moment(since_s)} to {moment(at_s)}"]
     return [
         f"{moment(each.at_s)}  {each.before} -> {each.after} ({each.outcome})  {each.sentence}"
         + (f" {each.detail}" if each.detail else "")
         for each in changes[-MAX_TOLD:]
     ]
+
+
+def _tell_gap(tick: RecordedTick, at_s: float) -> list[str]:
+    """Say that the tick is not the one that was asked for, but the last one before it."""
+    if at_s - tick.at_s <= GAP_S:
+        return []
+    return [f"no tick is recorded between {moment(tick.at_s)} and {moment(at_s)}: this is the last one before"]
 
 
 def _tell_tick(tick: RecordedTick, row: int) -> list[str]:

@@ -34,6 +34,15 @@ def test_explain_says_who_changed_a_count_and_what_held_then(folder):
     assert "not kept" not in output
 
 
+@pytest.mark.parametrize("command", [["explain", "ns/w0"], ["replay"]])
+def test_a_moment_without_ticks_is_told(folder, command):
+    code, output = run(*command, "--record", folder, "--at", "2026-06-01T23:00:00+02:00")
+    assert code == 0
+    if command[0] == "explain":  # changes before the last tick are told
+        assert "applied" in output
+    assert "no tick is recorded between 2026-06-01T08:14:45Z and 2026-06-01T21:00:00Z: this is the last one" in output
+
+
 def test_replay_computes_a_tick_again_and_says_that_it_is_the_same(folder):
     code, output = run("replay", "--record", folder, "--at", AT, "--workload", "ns/w1")
     assert code == 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, isnan
+from math import isnan
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,14 @@ TRAFFIC_S = 300
 USE_S = 3600
 """Most seconds of one row of what GPUs are used for."""
 
-MAX_SENTENCE = 160
+MAX_SENTENCE = 240
 """Characters of a sentence that are kept: its first reasons. The whole one is said again where inputs are kept."""
 
-MAX_PROBLEM = 300
+MAX_PROBLEM, MAX_MODEL = 300, 200
+LAST_TRAFFIC = (
+    f"SELECT workload, from_s, seconds, {', '.join(TRAFFIC)} FROM traffic "
+    "WHERE from_s = ( SELECT max(from_s) FROM traffic )"
+)
 WORKLOADS = "SELECT id, namespace, name, kind, uid FROM workloads"
 
 
@@ -72,8 +77,10 @@ class TableRows:
         self._facts, self._counts, self._owners, self._problems = {}, {}, {}, {}
 
     def go_on(self, file: RecordFile) -> None:
-        """Go on with the numbers of workloads that a file has. Raises sqlite3.Error, also where the disk is full."""
+        """Go on with workloads and the last traffic of a file. Raises sqlite3.Error, also where the disk is full."""
         self._workloads = {tuple(key): number for number, *key in file.rows(WORKLOADS)}
+        for workload, from_s, *sums in file.rows(LAST_TRAFFIC):
+            self._traffic.setdefault(workload, (from_s, dict(zip(("seconds", *TRAFFIC), sums, strict=True))))
         self._numbers = (), np.empty(0, np.int64)
 
     def note_policies(self, load: PolicyLoad, number: int, at_s: float) -> None:
@@ -109,15 +116,25 @@ class TableRows:
         self._count_traffic(tick, decided.workload)
         self._count_use(tick, decided.workload)
 
-    def end_traffic(self, wall_s: float = inf) -> None:
-        """Add the rows of traffic that are over by then."""
-        for workload, (from_s, sums) in [*self._traffic.items()]:
-            if not from_s <= wall_s < from_s + TRAFFIC_S:
-                del self._traffic[workload]
-                self._add("traffic", (workload, from_s, *(round(sums[name]) for name in ("seconds", *TRAFFIC))))
+    def add_begun(self) -> None:
+        """Add the rows of traffic and of use as far as they are now; they replace what was written of them."""
+        for workload in self._traffic:
+            self._add_traffic(workload)
+        self._add_use()
 
-    def end_use(self) -> None:
-        """Add the rows of what GPUs were used for, and begin new ones."""
+    def _end_traffic(self, wall_s: float) -> None:
+        """Add the rows of traffic that are over by then."""
+        for workload, (from_s, _) in [*self._traffic.items()]:
+            if not from_s <= wall_s < from_s + TRAFFIC_S:
+                self._add_traffic(workload)
+                del self._traffic[workload]
+
+    def _add_traffic(self, workload: int) -> None:
+        from_s, sums = self._traffic[workload]
+        self._add("traffic", (workload, from_s, *(round(sums[name]) for name in ("seconds", *TRAFFIC))))
+
+    def _add_use(self) -> None:
+        """Add the rows of what GPUs are used for."""
         sums = self._use.of_workloads
         priced = sums.unpriced_s == 0
         for kind, names, gpu_s in (("state", GpuState, sums.gpu_s), ("cause", IdleCause, sums.idle_gpu_s)):
@@ -125,14 +142,14 @@ class TableRows:
                 usd = round(float(sums.usd[code, row]), 6) if kind == "state" and priced[row] else None
                 key = int(self._use_of[row]), round(self._use_from_s), kind, names(code).published
                 self._add("gpu_use", (*key, round(float(gpu_s[code, row])), usd))
-        self._use.restart()
 
     def _count_use(self, tick: TickRecord, workload: IntColumn) -> None:
         """Add the tick to the rows of what GPUs are used for."""
         if not self._use.seconds:
             self._use_from_s = tick.wall_s
         elif tick.wall_s // USE_S != self._use_from_s // USE_S:
-            self.end_use()
+            self._add_use()
+            self._use.restart()
             self._use_from_s = tick.wall_s
         groups = tick.input.fleet.groups.groups
         self._use.add(tick.input, tick.decision, shares_of(groups), most_pools=0)
@@ -175,7 +192,7 @@ class TableRows:
             if before.get(change.ref) == (change.after, status) and status is not ChangeStatus.APPLIED:
                 continue
             key = (number, round(tick.wall_s), int(workload[rows[change.ref]]))
-            said = outcome.detail[:MAX_PROBLEM], change.reason[:MAX_SENTENCE]
+            said = outcome.detail[:MAX_PROBLEM], shorten(change.reason, MAX_SENTENCE, placeholder="…")
             self._add("changes", (*key, change.before, change.after, status.value, *said))
 
     def _note_problems(self, tick: TickRecord, number: int) -> None:
@@ -189,7 +206,7 @@ class TableRows:
     def _count_traffic(self, tick: TickRecord, workload: IntColumn) -> None:
         """Add the tick to the rows of traffic."""
         self._tally, since = tally.advance(self._tally, tick.input, tick.decision)
-        self.end_traffic(tick.wall_s)
+        self._end_traffic(tick.wall_s)
         from_s = int(tick.wall_s // TRAFFIC_S) * TRAFFIC_S
         columns = {name: getattr(since, name) for name in ("seconds", *TRAFFIC)}
         for row in np.flatnonzero(_has_traffic(since)).tolist():
@@ -210,7 +227,8 @@ def _facts(tick: TickRecord) -> list[tuple[Any, ...]]:
     )
     gpus, usd, *objectives = ([None if isnan(each) else each for each in column.tolist()] for column in columns)
     products = [fleet.pools[pool].product if pool >= 0 else "" for pool in fleet.pool.tolist()]
-    return list(zip(tick.policies, gpus, products, usd, *objectives, strict=True))
+    models = [each.model[:MAX_MODEL] for each in fleet.workloads]
+    return list(zip(tick.policies, models, gpus, products, usd, *objectives, strict=True))
 
 
 def _has_traffic(since: Tally) -> BoolColumn:

@@ -156,6 +156,7 @@ class FolderWriter:
         if self._file is None or not (pending.number or self._rows.pending):
             return
         self._pending = _Pending()
+        self._rows.add_begun()
         try:
             with self._file.writing():
                 if pending.number:
@@ -186,8 +187,6 @@ class FolderWriter:
     def close(self) -> None:
         """Write all that is pending, and close the file. Raises as `flush`."""
         try:
-            self._rows.end_traffic()
-            self._rows.end_use()
             self.flush()
         finally:
             if self._file is not None:

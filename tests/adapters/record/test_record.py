@@ -15,10 +15,10 @@ import pytest
 import structlog
 
 from autoscaler.adapters.record import folder as folders
-from autoscaler.adapters.record.file import RecordFile
+from autoscaler.adapters.record.file import FORMAT, RecordFile
 from autoscaler.adapters.record.reader import Record
 from autoscaler.adapters.record.recorder import MAX_QUEUED, RecordWriter
-from autoscaler.adapters.record.rows import PolicyLoad
+from autoscaler.adapters.record.rows import MAX_SENTENCE, PolicyLoad
 from autoscaler.adapters.record.writer import FolderWriter
 from autoscaler.ports import Unavailable
 from tests.adapters.record.ticks import PERIOD_S, START_S, at, records
@@ -71,6 +71,15 @@ def test_changes_are_found_with_their_sentences(tmp_path):
     assert [tuple(change) for change in found] == told
 
 
+def test_a_long_sentence_ends_with_a_whole_word(tmp_path):
+    tick = next(tick for tick in records(30) if tick.outcomes)
+    long = replace(tick.outcomes[0], change=replace(tick.outcomes[0].change, reason="because of reasons " * 20))
+    write(tmp_path / "record", [replace(tick, outcomes=(long,))])
+    with Record(tmp_path / "record") as record:
+        ((_, (sentence,)),) = record.query("SELECT sentence FROM changes")
+    assert len(sentence) <= MAX_SENTENCE and sentence.removesuffix("…").endswith((" because", " of", " reasons"))
+
+
 def test_plain_tables_sum_up_to_what_the_ticks_have(tmp_path):
     ticks = records(60)
     write(tmp_path / "record", ticks)
@@ -100,6 +109,29 @@ def test_a_second_process_goes_on_where_the_first_ended(tmp_path):
             computed = record.compute(tick.wall_s)
             assert computed.inp.now_s == tick.now_s
             assert same_stages(computed)
+
+
+def test_sums_outlive_a_kill_and_go_on_after_it(tmp_path):
+    """The second process begins within the same five minutes and the same hour."""
+    parts = records(20)[:10], records(20)[10:]
+    for name, killed in (("apart", False), ("record", True)):
+        for number, ticks in enumerate(parts):
+            folder = tmp_path / (name if killed else f"{name}-{number}")
+            folders.prepare(folder)
+            writer = FolderWriter(folder, 100 * MB, 7)
+            writer.begin()
+            for tick in ticks:
+                writer.take(tick)
+            writer.flush()  # and no more
+    found = {}
+    for name in ("record", "apart-0", "apart-1"):
+        with Record(tmp_path / name) as record:
+            for query in ("SELECT sum(finished), sum(seconds) FROM traffic", "SELECT sum(gpu_s), 0 FROM gpu_use"):
+                ((_, sums),) = record.query(query)
+                found.setdefault(query, []).append(np.array(sums))
+    for whole, first, second in found.values():
+        assert whole == pytest.approx(first + second, abs=2)
+        assert min(first[0], second[0]) > 0
 
 
 def test_a_lost_tick_does_not_spoil_those_after_it(tmp_path):
@@ -216,7 +248,7 @@ def test_a_file_of_another_format_is_named_with_both_formats(tmp_path):
     file = RecordFile.open(folders.files(tmp_path / "record")[0], write=True)
     file.add("about", [("format", "7")])
     file.close()
-    with pytest.raises(Unavailable, match="format '7'; this version reads 1"), Record(tmp_path / "record"):
+    with pytest.raises(Unavailable, match=f"format '7'; this version reads {FORMAT}"), Record(tmp_path / "record"):
         pass
 
 
