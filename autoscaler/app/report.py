@@ -51,6 +51,7 @@ from autoscaler.report.facts import PriceSources, ServiceFacts, gather_facts
 from autoscaler.report.history import MOST_BYTES, FleetHistory, Span, read_history
 from autoscaler.report.load import measure_load
 from autoscaler.report.page import page
+from autoscaler.report.past import ReadPast, past_of_prometheus, past_of_record
 from autoscaler.report.piece_cache import PieceCache
 from autoscaler.report.recorded import read_record, read_recorded_policies
 from autoscaler.report.report import FleetReport, compute
@@ -71,7 +72,7 @@ LEAST_STEPS = 60
 DEADLINE_S = 3600.0
 
 
-Sampler = Callable[[FleetReport, PrometheusSettings, Callable[[float], None]], FleetReport]
+Sampler = Callable[[FleetReport, ReadPast, Callable[[float], None]], FleetReport]
 """`report.sample.sample`, which needs the simulator."""
 
 
@@ -89,7 +90,8 @@ class ReportOptions:
     cache: Path | None
     html: Path | None
     json: Path | None
-    sample: Sampler | None = None  # None: the simulator is not installed
+    sample: Sampler | None = None  # None: no hour is replayed
+    sampling: str = "pip install 'vllm-autoscaler[sim]' adds the simulator"  # what it takes that hours are replayed
     against: tuple[Path, ...] = ()  # files with scaling rules
     record: Path | None = None
     policy_for: tuple[tuple[str, str], ...] = ()  # patterns of namespace/name, and policies
@@ -110,6 +112,7 @@ def record_options(folder: Path, since_s: float, html: Path | None = None, json:
         html=html,
         json=json,
         record=folder,
+        sampling=f"vllm-autoscaler report --record {folder} does so, with the extra `sim`",
     )
 
 
@@ -136,15 +139,17 @@ def write_report(made: FleetReport, options: ReportOptions) -> None:
 def make_report(options: ReportOptions, console: Console) -> FleetReport:
     """Read the history and compute the report. Raises Unavailable, ValueError, PolicyError."""
     made = make_report_of_history(options, console)[0]
-    if options.prometheus is None:
-        return replace(
-            made, notes=(*made.notes, "no hour was replayed request by request: a record holds no histograms")
-        )
     if options.sample is None:
-        note = "no hour was replayed request by request: pip install 'vllm-autoscaler[sim]' adds the simulator"
+        note = f"no hour was replayed request by request: {options.sampling}"
         return replace(made, notes=(*made.notes, note))
+    if options.record is not None:
+        note = "requests of the hours that were replayed came evenly within five minutes: a record holds their sums"
+        made, past = replace(made, notes=(*made.notes, note)), past_of_record(options.record)
+    else:
+        assert options.prometheus is not None
+        past = past_of_prometheus(options.prometheus)
     with ProgressBar("replaying a sample", console) as progress:
-        return options.sample(made, options.prometheus, progress)
+        return options.sample(made, past, progress)
 
 
 def make_report_of_history(options: ReportOptions, console: Console) -> tuple[FleetReport, FleetHistory]:

@@ -139,16 +139,17 @@ def _read_facts(
     record: Record, row_of: dict[tuple[object, int], int], rows: int
 ) -> tuple[ServiceFacts, tuple[str, ...]]:
     """Return the last facts of each service, and the names of their policies."""
-    gpus, usd, policies, products = np.full(rows, np.nan), np.full(rows, np.nan), [""] * rows, [""] * rows
-    for file, (number, policy, each, product, price) in record.query(
-        "SELECT workload, policy, gpus, product, usd_per_hour FROM facts ORDER BY tick"
+    gpus, usd = np.full(rows, np.nan), np.full(rows, np.nan)
+    policies, models, products = ([""] * rows for _ in range(3))
+    for file, (number, policy, model, each, product, price) in record.query(
+        "SELECT workload, policy, model, gpus, product, usd_per_hour FROM facts ORDER BY tick"
     ):
         if (row := row_of.get((file.path, number))) is not None:
-            policies[row], products[row] = policy or "", product or ""
+            policies[row], models[row], products[row] = policy or "", model or "", product or ""
             gpus[row], usd[row] = (math.nan if value is None else value for value in (each, price))
     reasons = tuple("" if known else "the record has no price" for known in ~np.isnan(usd))
     facts = ServiceFacts(
-        model=("",) * rows,
+        model=tuple(models),
         gpus=np.where(np.isnan(gpus), 1.0, gpus),
         assumed_gpus=np.isnan(gpus),
         usd_per_hour=usd,

@@ -7,7 +7,6 @@ beside what the engines measured. With the policy's counts it shows the error of
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -15,9 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.adapters.prometheus.range.history import PrometheusHistory
 from autoscaler.adapters.prometheus.range.resample import WorkloadHistory
-from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.replay.case import Case, Goal, Trace, View
 from autoscaler.lab.replay.inputs.from_history import NoRequests, RecordedScaler, to_score, to_trace
@@ -26,6 +23,7 @@ from autoscaler.lab.replay.score import compute_score
 from autoscaler.ports import Unavailable
 from autoscaler.report.columns import ACTUAL, POLICY
 from autoscaler.report.fluid import Course
+from autoscaler.report.past import ReadPast
 from autoscaler.report.report import FleetReport
 from autoscaler.report.sampled import Hour, find_doubt
 from autoscaler.report.verdict import judged_services
@@ -35,11 +33,7 @@ MOST_SERVICES = 5
 MOST_S = 120.0
 """Time for the whole sample. Hours that do not fit are left out."""
 
-READ_S = 60.0
-"""Time limit for reading one hour."""
-
 HOUR_S, WARM_UP_S = 3600.0, 900.0
-STEP_S = 15.0
 MOST_REQUESTS = 400_000
 """Requests of one hour that are replayed. An hour with more is left out."""
 
@@ -47,7 +41,7 @@ LONGEST_CONTEXT = 131_072
 
 
 def sample(
-    report: FleetReport, settings: PrometheusSettings, progress: Callable[[float], None] = lambda _: None, seed: int = 1
+    report: FleetReport, read: ReadPast, progress: Callable[[float], None] = lambda _: None, seed: int = 1
 ) -> FleetReport:
     """Replay some hours; return the report with them, and with the doubts that they raise."""
     began_s, hours, notes = time.monotonic(), list[Hour](), list[str]()
@@ -58,7 +52,7 @@ def sample(
             notes.append(f"{len(wanted) - number} of {len(wanted)} sampled hours were left out: time was up")
             break
         try:
-            hours.append(_replay(report, settings, row, kind, start_s, seed))
+            hours.append(_replay(report, read, row, kind, start_s, seed))
         except (Unavailable, ValueError) as error:
             notes.append(f"the {kind} hour of {report.services[row]} was not replayed: {error}")
     progress(1.0)
@@ -102,18 +96,16 @@ def _choose(report: FleetReport) -> list[tuple[int, str, float]]:
     return chosen
 
 
-def _replay(report: FleetReport, settings: PrometheusSettings, row: int, kind: str, start_s: float, seed: int) -> Hour:
+def _replay(report: FleetReport, read: ReadPast, row: int, kind: str, start_s: float, seed: int) -> Hour:
     name = report.services[row]
-    reading = PrometheusHistory(settings).read(
-        name.namespace, name.name, start_s - WARM_UP_S, start_s + HOUR_S, step_s=STEP_S, deadline_s=READ_S
-    )
-    past = asyncio.run(reading)
+    goal = _goal(report, row)
+    past = read(name, start_s - WARM_UP_S, start_s + HOUR_S, goal)
     try:
         trace = to_trace(past, str(name), seed)
     except NoRequests as error:
         raise ValueError(str(error)) from error
     counted = past.since(WARM_UP_S)
-    case = _case(report, row, trace, past)
+    case = _case(report, row, goal, trace, past)
     scaler = RecordedScaler(past, case.cold_start_s)
     outcome = run(replace(case, start_replicas=int(max(past.pods[0], 1))), scaler)
     policy = report.entry(POLICY).course
@@ -143,9 +135,12 @@ def _replay(report: FleetReport, settings: PrometheusSettings, row: int, kind: s
     return replace(hour, doubt=find_doubt(hour, case.goal, late))
 
 
-def _case(report: FleetReport, row: int, trace: Trace, past: WorkloadHistory) -> Case:
+def _goal(report: FleetReport, row: int) -> Goal:
     spec = report.spec
-    goal = Goal(float(spec.first_token_limit_s[row]), float(spec.itl_objective_s[row]), float(spec.attainment[row]))
+    return Goal(float(spec.first_token_limit_s[row]), float(spec.itl_objective_s[row]), float(spec.attainment[row]))
+
+
+def _case(report: FleetReport, row: int, goal: Goal, trace: Trace, past: WorkloadHistory) -> Case:
     profile = make_profile(report, row)
     longest = min(profile.max_model_len, profile.kv_capacity_tokens - profile.block_size)
     prompt = np.minimum(trace.prompt_tokens, longest - 1)

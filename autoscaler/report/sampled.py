@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,9 +63,10 @@ def describe(hours: Sequence[Hour]) -> str:
     if not hours:
         return ""
     fluid = max(abs(hour.fluid_attainment - hour.policy_attainment) for hour in hours)
-    real = max((abs(hour.replayed.attainment_ttft - hour.measured.attainment_ttft) for hour in hours), default=0.0)
+    real = [abs(hour.replayed.attainment_ttft - hour.measured.attainment_ttft) for hour in hours]
+    known = [each for each in real if not math.isnan(each)]
+    told = f", and the replay of the real counts by at most {100 * max(known):.2g} points from what was measured"
     return (
         f"Of {len(hours)} hours replayed request by request, the fluid attainment of this policy was off by at most "
-        f"{100 * fluid:.2g} points, and the replay of the real counts by at most {100 * real:.2g} points from what was "
-        "measured."
+        f"{100 * fluid:.2g} points{told if known else ''}."
     )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from autoscaler.adapters.prometheus.range.service_queries import ServiceName
 from autoscaler.adapters.record import folder as folders
 from autoscaler.adapters.record.file import RecordFile
 from autoscaler.adapters.record.reader import Record
@@ -15,7 +16,9 @@ from autoscaler.core.gpu_totals import GpuTotals
 from autoscaler.core.gpu_use import GpuState
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.tally import COUNTED, Tally, TallyState, advance
+from autoscaler.lab.replay.case import Goal
 from autoscaler.ports import Unavailable
+from autoscaler.report.past import past_of_record
 from autoscaler.report.recorded import read_record
 from tests.adapters.record.test_record import write
 from tests.adapters.record.ticks import START_S, at, records
@@ -24,15 +27,16 @@ STEP_S = 300.0
 SPAN_S = 14 * 86_400.0
 
 
-def spread(count: int = 80):
+def spread(count: int = 80, apart_s: float = 60.0):
     """Ticks a minute apart on both clocks, so that they fill more than an hour."""
     ticks = []
     for number, tick in enumerate(records(count)):
         variants = Variants(np.full(2, -1), np.array([4.0, np.nan]))
         pools = tuple(pool._replace(product="NVIDIA-L4") for pool in tick.input.fleet.pools)
-        fleet = replace(tick.input.fleet, pools=pools)
-        inp = replace(tick.input, now_s=1000.0 + 60.0 * number, variants=variants, fleet=fleet)
-        ticks.append(at(replace(tick, input=inp), START_S + 60.0 * number))
+        workloads = tuple(each._replace(model="meta-llama/Llama-3.1-8B") for each in tick.input.fleet.workloads)
+        fleet = replace(tick.input.fleet, pools=pools, workloads=workloads)
+        inp = replace(tick.input, now_s=1000.0 + apart_s * number, variants=variants, fleet=fleet)
+        ticks.append(at(replace(tick, input=inp), START_S + apart_s * number))
     return ticks
 
 
@@ -64,6 +68,37 @@ def test_a_report_is_made_of_a_record_alone(tmp_path):
     report = make_report(record_options(tmp_path / "record", SPAN_S), Console(quiet=True))
     assert [str(name) for name in report.services] == ["ns/w0", "ns/w1"]
     assert report.policies == ("interactive", "batch")
+    assert report.facts.model == ("meta-llama/Llama-3.1-8B",) * 2
+
+
+def test_an_hour_of_a_record_has_its_sums_and_counts(tmp_path):
+    ticks = spread()
+    write(tmp_path / "record", ticks)
+    name, goal = ServiceName("", "ns", "w0"), Goal(1.0, 0.1, 0.99)
+    past = past_of_record(tmp_path / "record")(name, START_S, START_S + 3600, goal)
+    with Record(tmp_path / "record") as record:
+        history = read_record(record, START_S, START_S + 3600, ()).history
+    assert len(past.pods) == 240
+    for column in ("finished", "prompt_tokens", "running"):
+        by_step = getattr(past, column).reshape(12, 20)
+        summed = by_step.mean(axis=1) if column == "running" else by_step.sum(axis=1)
+        assert summed == pytest.approx(history.column(column)[:, 0], rel=1e-5)
+    assert past.pods[::4].tolist() == [tick.decision.observation.ready[0] for tick in ticks[:60]]
+    assert past.ttft.bounds.tolist() == [goal.ttft_s, math.inf]
+    other = past_of_record(tmp_path / "record")(name, START_S, START_S + 3600, replace(goal, ttft_s=9.0))
+    assert other.ttft.bounds.tolist() == [math.inf]  # how many met another objective is not recorded
+    with pytest.raises(Unavailable, match="its counts are not recorded"):
+        past_of_record(tmp_path / "record")(ServiceName("", "ns", "w9"), START_S, START_S + 3600, goal)
+
+
+@pytest.mark.slow
+def test_an_hour_of_a_record_is_replayed_request_by_request(tmp_path):
+    sample = pytest.importorskip("autoscaler.report.sample").sample
+    write(tmp_path / "record", spread(apart_s=90.0))
+    options = replace(record_options(tmp_path / "record", SPAN_S), sample=sample)
+    report = make_report(options, Console(quiet=True))
+    assert {(hour.row, hour.requests > 0) for hour in report.sampled} == {(0, True), (1, True)}
+    assert any("came evenly within five minutes" in note for note in report.notes)
 
 
 def test_idle_gpus_of_a_record_are_told_by_namespace(tmp_path):

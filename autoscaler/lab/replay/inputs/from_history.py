@@ -157,7 +157,8 @@ def _fraction_met(latencies: LatencyHistograms, limit_s: float, counts: FloatCol
 
 
 def _quantile(q: float, latencies: LatencyHistograms, counts: FloatColumn) -> float:
-    return float(quantile(q, latencies.bounds, counts)) if len(latencies.bounds) > 1 else math.nan
+    # A single bound tells how many were within it, and nothing of the others.
+    return float(quantile(q, latencies.bounds, counts)) if len(latencies.bounds) > 2 else math.nan
 
 
 def _breach_s(past: WorkloadHistory, goal: Goal) -> float:
