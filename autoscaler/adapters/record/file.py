@@ -148,7 +148,7 @@ class RecordFile:
         if not stat.S_ISREG(path.lstat().st_mode):
             raise OSError(f"{path.name} is not a file")
         # With a journal a reader opens it for writing, too: it undoes what a killed process has half written.
-        file = cls(path, _connect(path, "rw" if _has_journal(path) or write else "ro"))
+        file = cls(path, _connect(path, "rw" if has_journal(path) or write else "ro"))
         try:
             file.connection.execute(f"PRAGMA query_only = {not write:d}")
             file._check_schema()
@@ -253,7 +253,7 @@ class RecordFile:
         return True
 
 
-def _has_journal(path: Path) -> bool:
+def has_journal(path: Path) -> bool:
     """Return whether a process was killed while it wrote. Raises OSError for a journal that is none of a record."""
     journal = path.with_name(f"{path.name}-journal")
     try:

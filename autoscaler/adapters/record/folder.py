@@ -15,7 +15,7 @@ from pathlib import Path
 from autoscaler.adapters.record.file import SUFFIX
 from autoscaler.ports import Unavailable
 
-LOCK = "lock"
+LOCK, HISTORY = "lock", "history.db"
 NAME = re.compile(rf"\d{{12}}_\d{{4}}-\d\d-\d\d{re.escape(SUFFIX)}", re.ASCII)
 FILES_MOST = 10_000
 
@@ -111,7 +111,7 @@ def day_of_name(path: Path) -> str:
 def total_bytes(folder: Path) -> int:
     """Return the size of all files of a record, with the journals of writes under way."""
     total = 0
-    for path in files(folder):
+    for path in (*files(folder), folder / HISTORY):
         for each in (path, path.with_name(f"{path.name}-journal")):
             with suppress(FileNotFoundError):
                 total += each.lstat().st_size

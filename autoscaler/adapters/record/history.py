@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import structlog
 
-from autoscaler.adapters.record.file import BUSY_S
+from autoscaler.adapters.record.file import BUSY_S, has_journal
+from autoscaler.adapters.record.folder import HISTORY
 from autoscaler.config.prices import shares_of
 from autoscaler.core.gpu_totals import GpuTotals, PoolKey
 from autoscaler.core.gpu_use import GpuState
@@ -28,7 +29,7 @@ from autoscaler.ports import TickRecord, Unavailable
 
 log = structlog.get_logger(__name__)
 
-NAME = "history.db"
+NAME = HISTORY
 FORMAT = 1
 QUARTER_S = 900
 DAY_S = 86_400
@@ -178,9 +179,16 @@ def _open(path: Path, write: bool) -> sqlite3.Connection:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     if not stat.S_ISREG(path.lstat().st_mode):
         raise OSError(f"{path.name} is not a file")
+    has_journal(path)
     file = sqlite3.connect(path, timeout=BUSY_S)
-    file.execute("PRAGMA trusted_schema = OFF")
-    file.execute(f"PRAGMA query_only = {not write:d}")
+    try:
+        file.execute("PRAGMA trusted_schema = OFF")
+        file.execute(f"PRAGMA query_only = {not write:d}")
+        if file.execute("SELECT 1 FROM sqlite_master WHERE type IN ('view', 'trigger') LIMIT 1").fetchone():
+            raise sqlite3.DatabaseError(f"{path.name} has more than tables")
+    except BaseException:
+        file.close()
+        raise
     return file
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from autoscaler.adapters.record import folder as folders
 from autoscaler.adapters.record.file import FORMAT, JOURNAL_END
+from autoscaler.adapters.record.folder import HISTORY
+from autoscaler.adapters.record.history import read_history
 from autoscaler.adapters.record.reader import Record
 from autoscaler.ports import Unavailable
 from tests.adapters.record.test_record import DAY_S, same_stages, write
@@ -122,6 +124,20 @@ def test_a_journal_that_names_another_file_deletes_nothing(folder):
     with Record(folder) as record:
         assert len(record.problems) == 1
     assert victim.read_text() == "precious"
+
+
+def test_the_year_beside_it_is_refused_with_more_than_tables(folder):
+    path = folder / HISTORY
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE about AS SELECT 'format' AS key, '1' AS value")
+    connection.execute("CREATE TABLE names AS SELECT 1")
+    connection.execute(f"CREATE VIEW parts AS {ENDLESS}")
+    connection.close()
+    with pytest.raises(Unavailable, match="more than tables"):
+        [*read_history(folder)]
+    path.with_name(f"{path.name}-journal").write_bytes(b"x" * 512 + JOURNAL_END)
+    with pytest.raises(Unavailable, match="no journal of a record"):
+        [*read_history(folder)]
 
 
 def test_files_of_others_are_named_and_never_removed(folder):
