@@ -14,7 +14,7 @@ from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.types import Decision, Stage
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
-from tests.core.world import PLAIN_SPEC, Story, fleet, spec, world
+from tests.core.world import PLAIN_SPEC, Story, few_examples, fleet, spec, world
 
 pytestmark = pytest.mark.slow
 NAN = math.nan
@@ -235,6 +235,7 @@ def test_after_a_restart_nothing_shrinks_before_a_full_window(watched_s, running
         assert story.tick(fleet([4]), step_s, running=running / 4).replicas[0] >= 4
 
 
+@few_examples
 @given(
     st.lists(
         st.tuples(st.integers(1, 12), st.integers(0, 60), st.sampled_from([0.0, 0.05, 0.1])), min_size=1, max_size=9

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from hypothesis import settings
 
 from autoscaler.core.allocate.pools import GpuDemands
 from autoscaler.core.model.diagnosis import Diagnosed
@@ -26,6 +27,8 @@ from autoscaler.core.observe.workloads import Observed, observe
 from autoscaler.core.state import Memory, align
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.core.tick import tick
+
+few_examples = settings(max_examples=settings.default.max_examples // 3)  # for one that plays a minute or more of ticks
 
 PLAIN_SPEC: dict[str, float] = {
     "ttft_objective_s": 1.0,

@@ -20,7 +20,7 @@ from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
 from autoscaler.core.tick import tick
 from tests.core.planner.planned import decide_after_learning, plan_of
 from tests.core.serving import LEARNED, Serving
-from tests.core.world import fleet, spec, world
+from tests.core.world import few_examples, fleet, spec, world
 
 pytestmark = pytest.mark.slow
 
@@ -330,6 +330,7 @@ NEW = ("gap_s", "gaps", "ttft_met", "itl_judged", "itl_met")
 ABSURD = (NAN, 0.0, -1.0, 1e-320, 7.0, 1e9, 1e15, 1e300, math.inf, -math.inf)
 
 
+@few_examples
 @given(st.integers(0, 2**32 - 1))
 def test_absurd_counters_stay_with_their_workload_and_in_bounds(seed):
     """Warnings are errors in these tests."""
