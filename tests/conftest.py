@@ -37,13 +37,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files of slow tests first: a worker that began one last would go on while all others are done.
-
-    First of all those that state a time-out of their own, because they take the longest.
-    """
+    """Put the files of slow tests first: a worker that began one last would go on while all others are done."""
     tests, slow = Counter(item.path for item in items), Counter(item.path for item in items if is_slow(item))
-    longest = {item.path for item in items if item.get_closest_marker("timeout")}
-    items.sort(key=lambda item: (item.path not in longest, -slow[item.path] / tests[item.path], item.path))
+    items.sort(key=lambda item: (-slow[item.path] / tests[item.path], item.path))
 
 
 def is_slow(item: pytest.Item) -> bool:
