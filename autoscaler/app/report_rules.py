@@ -61,7 +61,7 @@ def rule_columns(
     finally:
         if one is not None:
             one.close()
-    settings, told = settings_of(chosen, load.span.start_s, series)
+    settings, told = settings_of(chosen, load.span.start_s, series, load.span.steps)
     told = [*notes, *unused, *failed, *told]
     if len(told) > MOST_NOTES:
         told = [*told[:MOST_NOTES], f"{len(told) - MOST_NOTES} more notes about scaling rules are not shown"]

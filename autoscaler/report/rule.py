@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from autoscaler.adapters.prometheus.range.crowds import fair_share
 from autoscaler.adapters.prometheus.range.service_queries import ServiceName
-from autoscaler.config.rules.query import lookback_s
+from autoscaler.config.rules.query import lookback_s, work_of
 from autoscaler.config.rules.rule import SYNC_S, Closed, Rule
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.baselines.own_rule import OpenSeries, OwnRule, RuleSetting
@@ -25,6 +26,10 @@ from autoscaler.report.fluid import MOST_BUSY, FleetView
 from autoscaler.report.load import FleetLoad, Profiles
 
 NAME, TITLE = "rule", "your rule"
+MOST_WORK = 60_000_000
+"""Samples and steps of the queries of all rules: about ten minutes of processor time. A usual rule takes 80,000 over
+two weeks, one with a maximum over an hour 5 million."""
+
 _LATENCIES = frozenset({"ttft", "ttft_sum_s", "ttft_count", "itl", "itl_sum_s", "itl_count", "first_tokens"})
 
 
@@ -46,9 +51,12 @@ def assign(rules: Sequence[Rule], services: Sequence[ServiceName]) -> tuple[list
 
 
 def settings_of(
-    rules: Sequence[Rule | None], start_s: float, series: Mapping[str, OpenSeries]
+    rules: Sequence[Rule | None], start_s: float, series: Mapping[str, OpenSeries], steps: int = 1
 ) -> tuple[list[RuleSetting | None], list[str]]:
-    """Return what is evaluated for each service, [W], and what became of each part of the rules."""
+    """Return what is evaluated for each service, [W], and what became of each part of the rules.
+
+    steps: of the history. A rule that would take more than its share of the time is left out.
+    """
     found: list[RuleSetting | None] = []
     notes: list[str] = []
     for rule in rules:
@@ -62,7 +70,22 @@ def settings_of(
                 notes.append(str(error))
                 setting = None
         found.append(setting)
+    work = {("", str(row)): steps * _work(each.rule) for row, each in enumerate(found) if each is not None}
+    share = fair_share(work, MOST_WORK)
+    for (_, row), samples in work.items():
+        setting = found[int(row)]
+        if samples > share and setting is not None:
+            notes.append(
+                f"{setting.rule.title} is left out: its queries take {samples:,} samples and steps over the span; "
+                f"allowed: {share:,} beside those of other rules"
+            )
+            found[int(row)] = None
     return found, list(dict.fromkeys(notes))
+
+
+def _work(rule: Rule) -> int:
+    """Return the samples and steps that its queries take at one time."""
+    return round(sum(work_of(each.source.node) for each in rule.metrics if isinstance(each.source, Closed)))
 
 
 def _selects_all(rule: Rule) -> list[str]:

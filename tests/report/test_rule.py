@@ -68,6 +68,18 @@ def test_count_stays_while_nothing_was_seen() -> None:
     assert set(course.wanted[10:40, 0].tolist()) == {4.0}
 
 
+def test_rule_that_takes_the_time_of_others_is_left_out() -> None:
+    """Each tenant writes its own rule: this one computes a maximum over six hours, in each of 64 triggers."""
+    greedy = [
+        prometheus("max_over_time(sum(vllm:num_requests_waiting)[6h:1m])", str(number)) for number in range(1, 65)
+    ]
+    rules = [rule(prometheus(RATE, "6")), rule(*greedy), None]
+    settings, notes = settings_of(rules, START_S, {}, steps=20_000)
+    assert settings[0] is not None and settings[1:] == [None, None]
+    assert any("is left out: its queries take" in note for note in notes)
+    assert None not in settings_of([rules[0]] * 200, START_S, {}, steps=20_000)[0]
+
+
 def test_rule_from_zero_is_woken_by_the_gateway() -> None:
     demand = np.zeros((60, 1))
     demand[30:] = 1.2

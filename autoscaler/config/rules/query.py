@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from calendar import monthrange
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
@@ -56,6 +57,19 @@ OVER_TIME = frozenset(
 )
 MATH = frozenset({"abs", "ceil", "floor", "sqrt", "exp", "ln", "log2", "log10", "sgn", "round"})
 CLAMPS = frozenset({"clamp", "clamp_min", "clamp_max"})
+CLOCKS: Mapping[str, Callable[[datetime], float]] = {
+    "time": lambda moment: moment.timestamp(),
+    "minute": lambda moment: moment.minute,
+    "hour": lambda moment: moment.hour,
+    "day_of_week": lambda moment: moment.isoweekday() % 7,
+    "day_of_month": lambda moment: moment.day,
+    "day_of_year": lambda moment: moment.timetuple().tm_yday,
+    "days_in_month": lambda moment: monthrange(moment.year, moment.month)[1],
+    "month": lambda moment: moment.month,
+    "year": lambda moment: moment.year,
+}
+"""Functions of the time of the evaluation, UTC."""
+
 _UNCHANGED = frozenset({"sort", "sort_desc", "label_replace", "label_join"})
 AGGREGATIONS = frozenset({"sum", "avg", "max", "min", "count", "group", "stddev", "stdvar", "quantile"})
 SETS = frozenset({"and", "or", "unless"})
@@ -71,8 +85,8 @@ class NotRecognized(ValueError):
 class QueryPart:
     """A part of a query.
 
-    kind: "number"; "signal"; "range" (`name` is a function over `window_s`); "aggregate", "call", "binary" with
-    their `name`. Durations are seconds.
+    kind: "number"; "signal"; "range" (`name` is a function over `window_s`); "clock", "aggregate", "call", "binary"
+    with their `name`. Durations are seconds.
     """
 
     kind: str
@@ -92,6 +106,19 @@ class QueryPart:
         """Return the signals that it is computed from."""
         own = {self.signal.column} if self.signal else set()
         return frozenset(own.union(*(part.columns() for part in self.parts)))
+
+
+def at_time(node: QueryPart, unix_s: float) -> QueryPart:
+    """Return a query in which functions of the clock have their values of a time."""
+    if node.kind == "clock":
+        number = QueryPart("number", number=float(CLOCKS[node.name](datetime.fromtimestamp(unix_s, UTC))))
+        return number if node.name == "time" else QueryPart("call", "vector", (number,))
+    return replace(node, parts=tuple(at_time(part, unix_s) for part in node.parts)) if node.parts else node
+
+
+def reads_clock(node: QueryPart) -> bool:
+    """Return whether a query has a function of the clock."""
+    return node.kind == "clock" or any(map(reads_clock, node.parts))
 
 
 def recognize(query: str, namespace: str = "", recorded: Mapping[str, str] = MappingProxyType({})) -> QueryPart:
@@ -126,7 +153,7 @@ class _Recognizer:
     def whole(self, query: str) -> QueryPart:
         node = self._read(_parse(query))
         _check_counters(node)
-        if (work := _work(node)) > MAX_WORK:
+        if (work := work_of(node)) > MAX_WORK:
             raise NotRecognized(
                 f"it takes {work:,.0f} samples and steps for one value; at most {MAX_WORK:,} are computed"
             )
@@ -237,6 +264,8 @@ class _Recognizer:
             return QueryPart("call", name, (self._read(arguments[1]),), self._constant(arguments[0]))
         if name in _UNCHANGED:
             return self._read(arguments[0])
+        if name in CLOCKS and not arguments:
+            return QueryPart("clock", name)
         if name in MATH | CLAMPS | {"scalar", "vector", "absent"}:
             return QueryPart("call", name, tuple(self._read(argument) for argument in arguments))
         raise NotRecognized(f"the function {name} is not supported")
@@ -255,6 +284,8 @@ class _Recognizer:
             step_s = _seconds(argument.step) or SUBQUERY_STEP_S
         else:
             raise NotRecognized(f"{name} is not over a range of a metric")
+        if reads_clock(inner):
+            raise NotRecognized("it reads the clock over a range")
         window_s = argument.range.total_seconds()
         if not 0 < window_s <= MAX_WINDOW_S:
             raise NotRecognized(f"a window of {window_s:,.0f} s; a simulation remembers {MAX_WINDOW_S:,.0f} s")
@@ -292,9 +323,9 @@ def _check_counters(node: QueryPart, inside: str = "") -> None:
         _check_counters(part, node.name if node.name == "histogram_quantile" else inside)
 
 
-def _work(node: QueryPart) -> float:
+def work_of(node: QueryPart) -> float:
     """Return how many samples and steps one value takes, about."""
-    inner = 1 + sum(map(_work, node.parts))
+    inner = 1 + sum(map(work_of, node.parts))
     if node.kind != "range" or node.name in RATES:
         return inner
     return inner * max(node.window_s / (node.step_s or SCRAPE_S), 1)

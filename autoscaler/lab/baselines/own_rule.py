@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autoscaler.config.rules.cron import CronWindow
+from autoscaler.config.rules.query import at_time, reads_clock
 from autoscaler.config.rules.rule import SYNC_S, Closed, Keda, Metric, Open, Rule
 from autoscaler.core.table.columns import FloatColumn, IntColumn
 from autoscaler.lab.baselines.hpa import HpaController, propose
@@ -92,6 +93,9 @@ class OwnRule:
         self._setting, self._rule, self._readers = setting, rule, readers or {}
         self._metrics = setting.evaluated()
         self._cron = {each.place: _Cron(each.source) for each in self._metrics if isinstance(each.source, CronWindow)}
+        self._clocks = {
+            each.place for each in self._metrics if isinstance(each.source, Closed) and reads_clock(each.source.node)
+        }
         self._hpa = HpaController(rule.hpa)
         self._knative = KnativeAutoscaler(rule.knative, start_replicas) if rule.knative else None
         keda = rule.keda or Keda()
@@ -210,7 +214,8 @@ class OwnRule:
             return self._readers[metric.place](past)
         match metric.source:
             case Closed(node):
-                return elements(node, past)
+                unix_s = self._setting.start_s + now_s
+                return elements(at_time(node, unix_s) if metric.place in self._clocks else node, past)
             case CronWindow():
                 return np.array([self._cron[metric.place].value(self._setting.start_s + now_s)])
         return self._setting.series[metric.query].at(now_s)

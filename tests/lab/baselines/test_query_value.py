@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autoscaler.config.rules.query import recognize
+from autoscaler.config.rules.query import NotRecognized, at_time, recognize
 from autoscaler.lab.baselines.query_value import elements
 from autoscaler.lab.baselines.signals import TTFT
 from tests.lab.replay.synthetic import FakeView, observed
@@ -109,3 +109,27 @@ def test_metrics_of_pods_are_gone_when_there_is_no_pod(query: str, values: list[
     for now in (15.0, 30.0, 60.0, 90.0):
         view.scrape(now, gateway_waiting=4.0, arrivals=now / 2)
     assert elements(recognize(query), view) == pytest.approx(values)
+
+
+SUNDAY_S = 1_788_654_600.0  # 2026-09-06T00:30Z
+
+
+@pytest.mark.parametrize(
+    ("query", "values"),
+    [
+        ("sum(vllm:num_requests_waiting) * hour()", [0.0]),
+        ("sum(vllm:num_requests_waiting) * (minute() >= bool 30)", [41.0]),
+        ("sum(vllm:num_requests_waiting) and on() day_of_week() == 0", [41.0]),
+        ("sum(vllm:num_requests_waiting) and on() (hour() >= 8 < 20)", []),
+        ("sum(vllm:num_requests_waiting) * 0 + day_of_month() * 100 + month()", [609.0]),
+        ("sum(vllm:num_requests_waiting) * 0 + day_of_year() + days_in_month() + year()", [249.0 + 30 + 2026]),
+        ("sum(vllm:num_requests_waiting) * 0 + time() % 86400", [1800.0]),
+    ],
+)
+def test_clock_is_that_of_the_evaluation(query: str, values: list[float], view: FakeView) -> None:
+    assert elements(at_time(recognize(query), SUNDAY_S), view) == pytest.approx(values)
+
+
+def test_clock_over_a_range_is_not_recognized() -> None:
+    with pytest.raises(NotRecognized, match="reads the clock over a range"):
+        recognize("max_over_time((sum(vllm:num_requests_waiting) * hour())[1h:1m])")
