@@ -14,7 +14,7 @@ from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import Usage, count_usage
 from autoscaler.adapters.kubernetes.managed import NEEDED, Managed, ManagedWorkloads
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
-from autoscaler.adapters.kubernetes.pods.store import PodRows
+from autoscaler.adapters.kubernetes.pods.rows import PodRows
 from autoscaler.adapters.kubernetes.pods.template import Facts, add_tolerations
 from autoscaler.adapters.kubernetes.quotas.columns import Applicant
 from autoscaler.adapters.kubernetes.stores import ClusterStores

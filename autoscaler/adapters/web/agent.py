@@ -14,7 +14,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from autoscaler.adapters.web.answers import HEADERS
-from autoscaler.adapters.web.exported_metrics import AGENT, PREFIX
+from autoscaler.adapters.web.exported_metrics import AGENT
+from autoscaler.adapters.web.metric_family import PREFIX
 from autoscaler.adapters.web.tick_values import bounded
 from autoscaler.config.settings import HttpSettings
 from autoscaler.config.weights.report import Report, State

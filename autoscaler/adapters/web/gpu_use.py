@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from autoscaler.adapters.web.exported_metrics import MAX_POOLS, POOL_LABELS
+from autoscaler.adapters.web.exported_metrics import MAX_POOLS
+from autoscaler.adapters.web.metric_family import POOL_LABELS
 from autoscaler.adapters.web.tick_values import bounded
 from autoscaler.config.prices import shares_of
 from autoscaler.core.gpu_totals import GpuTotals, PoolKey, UseTotals, name_row

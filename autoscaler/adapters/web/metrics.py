@@ -18,8 +18,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from autoscaler.adapters.web import exported_metrics
-from autoscaler.adapters.web.exported_metrics import BY_NAME, MAX_POOLS, MAX_SOURCES, MAX_WORKLOADS, Family
+from autoscaler.adapters.web.exported_metrics import BY_NAME, MAX_POOLS, MAX_SOURCES, MAX_WORKLOADS
 from autoscaler.adapters.web.gpu_use import GpuUseRecorder
+from autoscaler.adapters.web.metric_family import WORKLOAD_LABELS, Family
 from autoscaler.adapters.web.node_groups import LABELS, by_labels
 from autoscaler.adapters.web.quotas import COLUMNS, series
 from autoscaler.adapters.web.quotas import LABELS as QUOTA_LABELS
@@ -33,6 +34,7 @@ from autoscaler.adapters.web.tick_values import (
     binding_stage,
     bounded,
 )
+from autoscaler.adapters.web.workload_metrics import WORKLOADS
 from autoscaler.core.model.chain import Cause, Link
 from autoscaler.core.model.diagnosis import Diagnosis
 from autoscaler.core.model.fleet import NodeGroups, Workload
@@ -210,7 +212,7 @@ class _TickCollector(Collector):
         yield _family("limited_by", _bounds(tick, rows, labels))
         yield _family("gpu_diagnosis_replicas", _diagnoses(tick, rows, labels))
         yield _family("other_owner", _other_owners(tick, rows, labels))
-        for family in exported_metrics.WORKLOADS:
+        for family in WORKLOADS:
             if family.column is not None:
                 values = np.asarray(family.column(tick), dtype=np.float64)[rows].tolist()
                 yield _metric(family, zip(labels, values, strict=True))
@@ -225,7 +227,7 @@ class _TickCollector(Collector):
             for row, workload in enumerate(workloads[:MAX_WORKLOADS]):
                 ref = workload.ref
                 listed.setdefault((bounded(ref.namespace), bounded(ref.name), bounded(ref.kind)), row)
-            labels = [dict(zip(exported_metrics.WORKLOAD_LABELS, key, strict=True)) for key in listed]
+            labels = [dict(zip(WORKLOAD_LABELS, key, strict=True)) for key in listed]
             self._workloads, self._listed = workloads, (list(listed.values()), labels)
         return self._listed
 

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from autoscaler.adapters.web.exported_metrics import AGENT, FAMILIES, KEDA, PREFIX, WEBHOOK, markdown
+from autoscaler.adapters.web.exported_metrics import AGENT, FAMILIES, KEDA, WEBHOOK, markdown
+from autoscaler.adapters.web.metric_family import PREFIX
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 

@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from autoscaler.adapters.keda.metric_value import Tolerance
 from autoscaler.adapters.keda.metrics import Calls, KedaCollector
 from autoscaler.adapters.web import exported_metrics
-from autoscaler.adapters.web.exported_metrics import FAMILIES, MAX_SOURCES, PREFIX
+from autoscaler.adapters.web.exported_metrics import FAMILIES, MAX_SOURCES
+from autoscaler.adapters.web.metric_family import PREFIX
 from autoscaler.adapters.web.metrics import OTHERS, Metrics
 from autoscaler.core.model.chain import Chain, Link
 from autoscaler.core.model.fleet import Workload, WorkloadRef

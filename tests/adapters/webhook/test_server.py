@@ -18,7 +18,8 @@ import pytest
 import pytest_asyncio
 
 from autoscaler.adapters.kubernetes.pods.node_weights import read_pod_weights
-from autoscaler.adapters.web.exported_metrics import PREFIX, WEBHOOK
+from autoscaler.adapters.web.exported_metrics import WEBHOOK
+from autoscaler.adapters.web.metric_family import PREFIX
 from autoscaler.adapters.webhook.metrics import WebhookMetrics
 from autoscaler.adapters.webhook.patch import Folder
 from autoscaler.adapters.webhook.server import MAX_BODY_BYTES, MAX_REVIEWS, WebhookServer

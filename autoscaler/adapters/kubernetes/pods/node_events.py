@@ -13,8 +13,9 @@ import numpy as np
 
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.reflector import Resource
+from autoscaler.adapters.kubernetes.pods.rows import PodRows
 from autoscaler.adapters.kubernetes.pods.status import Key, last_seen
-from autoscaler.adapters.kubernetes.pods.store import PodRows, PodStore
+from autoscaler.adapters.kubernetes.pods.store import PodStore
 from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.phases import SKEW_S
 from autoscaler.core.table.columns import IntColumn

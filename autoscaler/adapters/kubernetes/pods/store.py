@@ -12,18 +12,20 @@ from collections.abc import Callable, Mapping
 from itertools import compress
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from autoscaler.adapters.kubernetes.api.objects import PodObject as SeenPod
+from autoscaler.adapters.kubernetes.pods.endpoint import UNSTATED, Endpoint, Endpoints, stated_endpoint
 from autoscaler.adapters.kubernetes.pods.holdings import HeldRows, Holdings
 from autoscaler.adapters.kubernetes.pods.image_pulls import ImagePulls
+from autoscaler.adapters.kubernetes.pods.label_sets import UNIQUE_LABELS, Item, LabelSet, PodLookup, find_anchor
 from autoscaler.adapters.kubernetes.pods.lost_starts import LostStarts
-from autoscaler.adapters.kubernetes.pods.model_source import annotated_source, is_steered
+from autoscaler.adapters.kubernetes.pods.model_source import is_steered
 from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS, PodToleration
 from autoscaler.adapters.kubernetes.pods.node_clocks import clock_behind_s
-from autoscaler.adapters.kubernetes.pods.selector import Selector, selects
+from autoscaler.adapters.kubernetes.pods.rows import COPIED, ROW, PodRows
+from autoscaler.adapters.kubernetes.pods.selector import selects
 from autoscaler.adapters.kubernetes.pods.status import (
     FINISHED,
     Group,
@@ -43,90 +45,20 @@ from autoscaler.adapters.kubernetes.pods.status import (
     weights_init,
 )
 from autoscaler.adapters.kubernetes.pods.template import (
-    MESH_PORTS,
     Facts,
     group_facts,
-    read_template,
     served_names,
     stated_slots,
 )
-from autoscaler.catalog.accelerators import SHARE_ANNOTATIONS
-from autoscaler.catalog.engines import DEFAULT_PORT, ENGINES
-from autoscaler.catalog.weights import KSERVE_SOURCES
-from autoscaler.config.annotations import WEIGHTS, read_prometheus_annotations
-from autoscaler.config.findings import UNREADABLE
 from autoscaler.core.model.fleet import PendingCause, Pod, PodPart
 from autoscaler.core.model.phases import SKEW_S
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
+from autoscaler.core.table.columns import IntColumn
 from autoscaler.ports import Clock
 
 FIRST_ROWS = 64
 MAX_TOLERATIONS = 64  # of the pods of one owner
-MAX_TEMPLATES = 8  # of pods with the same labels that are remembered
-PROMETHEUS_PREFIX = b"prometheus.io/"
-SOURCE_ANNOTATIONS = tuple(name.encode() for name in (WEIGHTS, *KSERVE_SOURCES))
 
-Item = tuple[str, str]  # name and value of a label
 SETS = ("ReplicaSet", "StatefulSet")  # controllers of pods whose labels may show what serves in place of a target
-# Labels with a value of their own for each pod. No scale target selects by them.
-UNIQUE_LABELS = frozenset({"statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"})
-
-_ROW = np.dtype(
-    [
-        ("alive", np.bool_),
-        ("pod_id", np.int64),
-        ("target_id", np.int64),  # -1: the owner is not known
-        ("ready", np.bool_),
-        ("terminating", np.bool_),
-        ("blocked", np.int64),
-        ("created_s", np.float64),
-        ("scheduled_s", np.float64),
-        ("started_s", np.float64),
-        ("ready_s", np.float64),
-        ("first_ready_s", np.float64),  # since the engine's last start
-        ("clock_s", np.float64),  # how far the clock of its node is ahead; negative: behind; 0: not noticeably
-        ("waited_s", np.float64),  # Unix time at which it was last seen without its engine's container; NaN: one runs
-        ("unready_s", np.float64),  # Unix time at which it was last seen not ready; NaN: it is
-        ("start_lag_s", np.float64),  # from the kubelet's time of the last start to the event about it; NaN: not seen
-        ("image_s", np.float64),
-        ("pulling_since_s", np.float64),
-        ("weights_s", np.float64),
-        ("fetching_since_s", np.float64),
-        ("deletion_cost", np.float64),  # NaN: of no ReplicaSet
-        ("steered", np.bool_),
-        ("slots", np.float64),
-        ("preempts", np.float64),  # priority below which the scheduler evicts other pods for it
-    ]
-)
-
-
-class PodRows(NamedTuple):
-    """The pods of some targets. The columns are those of `core.model.fleet.Fleet`."""
-
-    pods: tuple[Pod, ...]
-    pod_id: IntColumn
-    target_id: IntColumn
-    ready: BoolColumn
-    terminating: BoolColumn
-    blocked: IntColumn
-    created_s: FloatColumn
-    scheduled_s: FloatColumn
-    started_s: FloatColumn
-    ready_s: FloatColumn
-    image_s: FloatColumn
-    pulling_since_s: FloatColumn
-    weights_s: FloatColumn
-    fetching_since_s: FloatColumn
-    steered: BoolColumn  # the scheduler prefers nodes that hold the weights
-    slots: FloatColumn  # by the command line
-
-    def keys(self) -> list[Key]:
-        return [(pod.namespace, pod.name) for pod in self.pods]
-
-    @property
-    def waits(self) -> BoolColumn:
-        """The pods that are not ready, and not leaving; bool[P]."""
-        return np.asarray(~self.ready & ~self.terminating)
 
 
 class _Member(NamedTuple):
@@ -138,81 +70,6 @@ class _Member(NamedTuple):
     ready_s: float
     scheduled_s: float
     group_size: int
-
-
-class PodLookup(NamedTuple):
-    """How the pods of a target are found by their labels."""
-
-    namespace: str
-    selector: Selector
-    pods_per_replica: int = 1
-    learns: bool = False  # its pods show what a replica needs
-
-
-class _LabelSet:
-    """The pods of a namespace that have the same labels."""
-
-    def __init__(self, namespace: str, labels: dict[str, str]) -> None:
-        self.namespace = namespace
-        self.labels = labels
-        self._templates: list[tuple[object, Facts]] = []  # the last of their templates that differ
-        self.pods: set[Key] = set()
-        self.targets: tuple[int, ...] = ()  # those that select them; the first has them
-
-    def facts_of(self, seen: SeenPod) -> Facts:
-        """Return the facts of one of them. Pods of one template are compared, and read only once."""
-        spec = seen.spec
-        stated = spec.containers, spec.init_containers, spec.resources, spec.resource_claims, spec.node_selector
-        for known, facts in self._templates:
-            if known == stated:
-                return facts
-        raw = bytes(seen.metadata.annotations)
-        shares = any(name.encode() in raw for name in SHARE_ANNOTATIONS)
-        facts = read_template(spec, _annotations(raw) if shares else None)
-        self._templates = [*self._templates[1 - MAX_TEMPLATES :], (stated, facts)]
-        return facts
-
-
-def _anchor(selector: Selector) -> Item | None:
-    """Return a label that all pods of a selector have; None: it requires none."""
-    exact = (term for term in selector if term.values is not None and len(term.values) == 1 and not term.negated)
-    return next(((term.key, value) for term in exact for value in term.values or ()), None)
-
-
-class Endpoint(NamedTuple):
-    """A metrics endpoint, and the model behind it. The fields are those of `core.model.fleet.Pod`."""
-
-    metrics_port: int = DEFAULT_PORT
-    metrics_scheme: str = "http"
-    metrics_path: str = ""
-    engine: str = ""  # "": that of the workload
-    weights: str = ""
-
-
-UNSTATED = Endpoint(0, "", "", "")
-
-
-class Endpoints(NamedTuple):
-    """The metrics endpoints of a target's pods.
-
-    A pod that its template no longer describes states its own: it was made by an earlier one.
-    """
-
-    declared: Endpoint = UNSTATED  # for all pods
-    otherwise: Endpoint = Endpoint()  # by the template
-
-    def of_pod(self, own: Endpoint) -> Endpoint:
-        """Return the endpoint of a pod. own: what it states itself."""
-        if not own.metrics_port and own.engine and not self.declared.engine:
-            own = own._replace(metrics_port=ENGINES[own.engine].port)
-        declared, otherwise = self.declared, self.otherwise
-        return Endpoint(
-            declared.metrics_port or own.metrics_port or otherwise.metrics_port,
-            declared.metrics_scheme or own.metrics_scheme or otherwise.metrics_scheme,
-            declared.metrics_path or own.metrics_path or otherwise.metrics_path,
-            declared.engine or own.engine or otherwise.engine,
-            declared.weights or own.weights or otherwise.weights,
-        )
 
 
 class PodStore:
@@ -227,7 +84,7 @@ class PodStore:
         self.image_pulls = ImagePulls(self._set_pulls)
         self.lost_starts = LostStarts(clock)
         self._clock = clock
-        self._rows = np.zeros(FIRST_ROWS, dtype=_ROW)
+        self._rows = np.zeros(FIRST_ROWS, dtype=ROW)
         self._pods: list[Pod | None] = []  # by row; None: deleted
         self._row: dict[Key, int] = {}
         self._next_id = 0
@@ -239,8 +96,8 @@ class PodStore:
         self._stated: dict[Key, Endpoint] = {}  # by the pods themselves
         self._facts: dict[Key, Facts] = {}
         self._preempts: dict[int, float] = {}  # by target, as its last pod states
-        self._label_sets: dict[tuple[str, frozenset[tuple[str, str]]], _LabelSet] = {}
-        self._label_set: dict[Key, _LabelSet] = {}
+        self._label_sets: dict[tuple[str, frozenset[tuple[str, str]]], LabelSet] = {}
+        self._label_set: dict[Key, LabelSet] = {}
         self._queries: dict[int, PodLookup] = {}  # by target id
         self._index: dict[tuple[str, Item | None], list[int]] = {}  # target ids by namespace and a label they require
         self._workers: dict[Group, dict[Key, _Member]] = {}
@@ -298,7 +155,7 @@ class PodStore:
         }
         self._index = {}
         for target_id, query in self._queries.items():
-            self._index.setdefault((query.namespace, _anchor(query.selector)), []).append(target_id)
+            self._index.setdefault((query.namespace, find_anchor(query.selector)), []).append(target_id)
         for label_set in self._label_sets.values():
             if label_set.namespace in changed:
                 self._select(label_set)
@@ -396,7 +253,7 @@ class PodStore:
         taken = table["alive"] & np.isin(table["target_id"], targets)
         chosen = table[taken]
         pods = tuple(pod for pod in compress(self._pods, taken) if pod is not None)
-        columns = {name: np.ascontiguousarray(chosen[name]) for name in _COPIED}
+        columns = {name: np.ascontiguousarray(chosen[name]) for name in COPIED}
         return PodRows(pods=pods, **columns)
 
     def messages(self, rows: PodRows, causes: IntColumn) -> dict[int, str]:
@@ -503,13 +360,13 @@ class PodStore:
         identity = key[0], same
         label_set = self._label_sets.get(identity)
         if label_set is None:
-            label_set = self._label_sets[identity] = _LabelSet(key[0], dict(same))
+            label_set = self._label_sets[identity] = LabelSet(key[0], dict(same))
             self._select(label_set)
         if self._label_set.get(key) is label_set:
             return
         self._forget_labels(key)
         self._facts[key] = facts = label_set.facts_of(seen)
-        self._stated[key] = _stated_endpoint(seen, facts)
+        self._stated[key] = stated_endpoint(seen, facts)
         self._label_set[key] = label_set
         label_set.pods.add(key)
 
@@ -522,7 +379,7 @@ class PodStore:
             if not label_set.pods:
                 del self._label_sets[label_set.namespace, frozenset(label_set.labels.items())]
 
-    def _select(self, label_set: _LabelSet) -> None:
+    def _select(self, label_set: LabelSet) -> None:
         """Find the targets that select some pods."""
         anchors = (None, *label_set.labels.items())
         likely = sorted(each for anchor in anchors for each in self._index.get((label_set.namespace, anchor), ()))
@@ -612,8 +469,8 @@ class PodStore:
             self._compact()
         row = len(self._pods)
         if row == len(self._rows):
-            self._rows = np.concatenate([self._rows, np.zeros(row, dtype=_ROW)])
-        self._rows[row] = np.zeros((), dtype=_ROW)
+            self._rows = np.concatenate([self._rows, np.zeros(row, dtype=ROW)])
+        self._rows[row] = np.zeros((), dtype=ROW)
         self._rows["alive"][row] = True
         self._rows["pod_id"][row] = self._next_id
         for name in ("first_ready_s", "waited_s", "unready_s", "start_lag_s"):
@@ -627,7 +484,7 @@ class PodStore:
         alive: npt.NDArray[np.bool_] = self._rows["alive"][: len(self._pods)]
         new_row = np.cumsum(alive) - 1
         kept = self._rows[: len(self._pods)][alive]
-        self._rows = np.concatenate([kept, np.zeros(max(FIRST_ROWS, len(kept)), dtype=_ROW)])
+        self._rows = np.concatenate([kept, np.zeros(max(FIRST_ROWS, len(kept)), dtype=ROW)])
         self._pods = list(compress(self._pods, alive))
         self._row = {key: int(new_row[row]) for key, row in self._row.items()}
 
@@ -666,42 +523,3 @@ class PodStore:
             self._workers.pop(group, None)
         if group in self._leader and self._leader[group].key == key:
             del self._leader[group]
-
-
-def _stated_endpoint(seen: SeenPod, facts: Facts) -> Endpoint:
-    """Return the metrics endpoint that a pod states itself. Ports that a service mesh adds to pods are none."""
-    raw = bytes(seen.metadata.annotations)
-    stated = read_prometheus_annotations(_annotations(raw)) if PROMETHEUS_PREFIX in raw else {}
-    weights = annotated_source(_annotations(raw)) if any(name in raw for name in SOURCE_ANNOTATIONS) else None
-    port = stated.get("metrics-port", 0)
-    if port in MESH_PORTS:
-        port, stated = 0, {}
-    port = port or (facts.port if facts.states_port else 0)
-    scheme, path = stated.get("metrics-scheme", ""), stated.get("metrics-path", "")
-    return Endpoint(port, scheme, path, facts.engine, str(weights or facts.source))
-
-
-def _annotations(raw: bytes) -> dict[str, str]:
-    try:
-        return msgspec.json.decode(raw, type=dict[str, str] | None) or {}
-    except UNREADABLE:
-        return {}
-
-
-_COPIED = (
-    "pod_id",
-    "target_id",
-    "ready",
-    "terminating",
-    "blocked",
-    "created_s",
-    "scheduled_s",
-    "started_s",
-    "ready_s",
-    "image_s",
-    "pulling_since_s",
-    "weights_s",
-    "fetching_since_s",
-    "steered",
-    "slots",
-)

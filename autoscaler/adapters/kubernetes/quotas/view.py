@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autoscaler.adapters.kubernetes.pods.store import PodRows
+from autoscaler.adapters.kubernetes.pods.rows import PodRows
 from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Count, QuotaLayout
 from autoscaler.adapters.kubernetes.quotas.kueue import KueueStore
 from autoscaler.adapters.kubernetes.quotas.resource_quotas import MAX_LAYERS, ResourceQuotaStore

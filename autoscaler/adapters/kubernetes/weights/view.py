@@ -10,7 +10,7 @@ import numpy as np
 
 from autoscaler.adapters.kubernetes.inventory.pools import Layout
 from autoscaler.adapters.kubernetes.inventory.usage import UsedOnNodes
-from autoscaler.adapters.kubernetes.pods.store import PodRows
+from autoscaler.adapters.kubernetes.pods.rows import PodRows
 from autoscaler.adapters.kubernetes.weights.places import count_places, places_of_templates
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.config.remembered import Remembered

@@ -17,8 +17,10 @@ from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
+from autoscaler.adapters.kubernetes.pods.endpoint import Endpoint, Endpoints
+from autoscaler.adapters.kubernetes.pods.label_sets import PodLookup
 from autoscaler.adapters.kubernetes.pods.status import Key
-from autoscaler.adapters.kubernetes.pods.store import Endpoint, Endpoints, PodLookup, PodStore
+from autoscaler.adapters.kubernetes.pods.store import PodStore
 from autoscaler.adapters.kubernetes.pods.template import Facts
 from autoscaler.adapters.kubernetes.workloads.targets import (
     DEPLOYMENT,

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.pods.endpoint import UNSTATED, Endpoint, Endpoints
+from autoscaler.adapters.kubernetes.pods.label_sets import PodLookup
 from autoscaler.adapters.kubernetes.pods.needs import PodToleration
+from autoscaler.adapters.kubernetes.pods.rows import PodRows
 from autoscaler.adapters.kubernetes.pods.selector import read_selector, selects
 from autoscaler.adapters.kubernetes.pods.status import LWS_SIZE
-from autoscaler.adapters.kubernetes.pods.store import UNSTATED, Endpoint, Endpoints, PodLookup, PodRows, PodStore
+from autoscaler.adapters.kubernetes.pods.store import PodStore
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, add_tolerations
 from autoscaler.catalog.scale_targets import POD_GROUPS
 from autoscaler.core.model.fleet import PendingCause
