@@ -140,10 +140,11 @@ class RecordFile:
         return file
 
     @classmethod
-    def open(cls, path: Path, write: bool = False) -> RecordFile:
+    def open(cls, path: Path, write: bool = False, own: bool = False) -> RecordFile:
         """Open a file. Raises sqlite3.Error, OSError, or ValueError for a file of another format.
 
-        The file may be hostile: it is opened only if it has the tables of a record and nothing else.
+        The file may be hostile: it is opened only if it has the tables of a record and nothing else. own: this process
+        wrote it, so its values are not checked, which takes 80 ms for a day of 200 services.
         """
         if not stat.S_ISREG(path.lstat().st_mode):
             raise OSError(f"{path.name} is not a file")
@@ -152,6 +153,7 @@ class RecordFile:
         try:
             file.connection.execute(f"PRAGMA query_only = {not write:d}")
             file._check_schema()
+            file._whole.update(TABLES if own else ())
         except BaseException:
             file.close()
             raise

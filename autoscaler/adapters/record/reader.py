@@ -61,8 +61,10 @@ class RecordedChange(NamedTuple):
 class Record:
     """An open record. Files that cannot be read are named in `problems`; the others are read."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, own: bool = False) -> None:
+        """own: this process writes it."""
         self.folder = folder
+        self._own = own
         self.problems: list[str] = []
         self._files: list[RecordFile] = []
         self._stack = ExitStack()
@@ -73,7 +75,7 @@ class Record:
         ]
         for path in folders.files(self.folder):
             try:
-                file = RecordFile.open(path)
+                file = RecordFile.open(path, own=self._own)
                 self._stack.callback(file.close)
                 if file.bounds() is not None:
                     self._files.append(file)

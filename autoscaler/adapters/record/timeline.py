@@ -21,8 +21,11 @@ MEANS = ("running", "waiting")
 
 
 def read_timeline(folder: Path, namespace: str, name: str, kind: str, hours: float) -> dict[str, Any]:
-    """Return the last hours of a workload. kind: "" for any. Raises Unavailable, or LookupError."""
-    with Record(folder) as record:
+    """Return the last hours of a workload, from the record of this process. kind: "" for any.
+
+    Raises Unavailable, or LookupError.
+    """
+    with Record(folder, own=True) as record:
         first_s, last_s = record.span()
         start_s = max(last_s - hours * 3600, first_s)
         step_s = max(math.ceil((last_s - start_s) / POINTS), 1)
