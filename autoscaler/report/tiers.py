@@ -16,6 +16,9 @@ from autoscaler.config.values import namespace_pattern
 from autoscaler.core.model.spec import Spec
 from autoscaler.report.history import FleetHistory
 
+MOST_OBJECTIVES = 8
+"""Different objectives by which requests are judged: each is read for all services."""
+
 
 @dataclass(frozen=True)
 class Tiers:
@@ -33,10 +36,10 @@ class Tiers:
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """Return the objectives of all policies that a service may have, that of the default policy first."""
+        """Return the objectives of all policies that a service may have, that of the default policy first, and few."""
         names = (self.book.default, *(name for _, name in self.stated), *self.annotated.values())
         found = [self._objective(name) for name in names if name in self.book.policies]
-        return tuple({repr(each): each for each in found}.values())  # NaN equals nothing
+        return tuple({repr(each): each for each in found}.values())[:MOST_OBJECTIVES]  # NaN equals nothing
 
     def choose(self, services: Sequence[ServiceName]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the name of each service's policy, [W], and notes."""
@@ -56,7 +59,15 @@ class Tiers:
                 chosen.append(self.book.default)
             else:
                 chosen.append(annotated or self.book.default)
+        judged = set(map(repr, self.objectives))
+        beyond = {name for name in chosen if repr(self._objective(name)) not in judged}
+        chosen = [self.book.default if name in beyond else name for name in chosen]
         notes = [
+            f"services of the policy {name} are judged by {self.book.default}: "
+            f"at most {MOST_OBJECTIVES} different objectives are read"
+            for name in sorted(beyond)[:5]
+        ]
+        notes += [
             f"--policy-for {text}: no service in the history has such a name"
             for (pattern, _), (text, _) in zip(patterns, self.stated, strict=True)
             if pattern.pattern not in used

@@ -54,3 +54,17 @@ def test_each_service_is_judged_by_its_own_objective():
     assert judged.column("ttft_met")[0].tolist() == [1, 1, 2, 3, 1]
     spec = tiers.spec_of(chosen)
     assert spec.first_token_limit_s.tolist() == [1.0, 1.0, 900.0, 0.15, 1.0]
+
+
+def test_objectives_beyond_a_few_are_not_read(tmp_path):
+    text = "apiVersion: vllm-autoscaler.io/v1\nkind: Policy\n"
+    text += "metadata: {{name: p{0}}}\nspec: {{objective: {{ttft: {1}s}}}}\n"
+    for number in range(12):
+        (tmp_path / f"{number}.yaml").write_text(text.format(number, number + 1))
+    services = tuple(ServiceName("", "team", f"s{number}") for number in range(12))
+    annotated = {name: f"p{number}" for number, name in enumerate(services)}
+    tiers = Tiers(load([tmp_path], "p0"), (), annotated)
+    assert len(tiers.objectives) == 8
+    chosen, notes = tiers.choose(services)
+    assert chosen[7:9] == ("p7", "p0") and len(notes) == 4 and "p11" in " ".join(notes)
+    assert tiers.judge(FleetHistory(Span(0.0, 60.0, 2), services, {}), chosen).columns == {}
