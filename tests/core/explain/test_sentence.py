@@ -464,6 +464,11 @@ CONSTANT_8 = float(PEAK_STRATEGIES + CONSTANT_COUNTS.index(8))
             "because the load average over 20 s has just peaked, and peaks are held for 10 cold starts",
         ),
         (
+            3.0,
+            {"strategy": 0.0, "observed_s": 1300.0, "initial_fleet": 3.0, "base_replicas": 3.0},
+            "because the load average over 20 s has just peaked, and peaks are held for 10 cold starts",
+        ),
+        (
             4.0,
             {"strategy": SEASONAL_1_ROOT, "day_ago_load": 2.1, "week_ago_load": 0.5, "peak_expires_in_s": 90.0},
             "because the load was 2.1 busy replicas around this time a day ago",
