@@ -24,6 +24,9 @@ HOUR_S = 3600.0
 DAY_H = 24
 PER_HOUR = 4
 SHORTEST_S = 60.0
+MOST_VALUES = 4_000_000
+"""Hours times workloads and pools that are read of a record: a year of 450."""
+
 USUAL = 0.95
 """Share of the hours with a shortage that an answer to it must cover."""
 
@@ -85,7 +88,17 @@ class GpuHistory:
 
 def capacity_of_record(folder: Path, since_s: float) -> GpuHistory:
     """Read the history beside a record. Raises Unavailable."""
-    parts = [part for day in read_history(folder, since_s) if (part := _by_hour(day, since_s))[2].any()]
+    parts: list[tuple[int, tuple[UseName, ...], FloatColumn]] = []
+    seen_names: set[UseName] = set()
+    notes: tuple[str, ...] = ()
+    for day in read_history(folder, since_s):  # the newest first
+        part = _by_hour(day, since_s)
+        seen_names.update(part[1])
+        if parts and (parts[0][0] - part[0] + DAY_H) * len(seen_names) > MOST_VALUES:
+            notes = (f"the history of {count(len(seen_names), 'workload')} is read as far as memory allows",)
+            break
+        if part[2].any():
+            parts.append(part)
     if not parts:
         raise Unavailable(f"--record {folder}: its history has no quarter hour of this span")
     first = min(hour for hour, _, _ in parts)
@@ -110,6 +123,7 @@ def capacity_of_record(folder: Path, since_s: float) -> GpuHistory:
         pools=tuple(name.pool for name in names if not name.name),
         pool_gpus=means["gpus"][:, is_pool],
         pool_busy=means["busy"][:, is_pool],
+        notes=notes,
     )
 
 

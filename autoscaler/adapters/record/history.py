@@ -11,14 +11,14 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import structlog
 
-from autoscaler.adapters.record.file import BUSY_S, has_journal
+from autoscaler.adapters.record.file import BUSY_S, LAST_S, has_journal
 from autoscaler.adapters.record.folder import HISTORY
 from autoscaler.config.prices import shares_of
 from autoscaler.core.gpu_totals import GpuTotals, PoolKey
@@ -48,13 +48,18 @@ FIELDS = ("gpus", "busy", "idle", "needed", "lacking", "beyond", "lacking_s", "b
 """Means of GPUs over a quarter hour, but the last two are seconds. Of a pool, `gpus` are all that it has, and `busy`
 those that are neither free nor loose; it has no further ones."""
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS names (id INTEGER PRIMARY KEY, namespace TEXT, name TEXT, kind TEXT, resource TEXT,
-    product TEXT, nodes TEXT, UNIQUE (namespace, name, kind, resource, product, nodes));
-CREATE TABLE IF NOT EXISTS parts (from_s INTEGER PRIMARY KEY, quarters INTEGER, seconds INTEGER, rows INTEGER,
-    data BLOB);
-"""
+TABLES = {
+    "about": "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID",
+    "names": (
+        "CREATE TABLE names (id INTEGER PRIMARY KEY, namespace TEXT, name TEXT, kind TEXT, resource TEXT, "
+        "product TEXT, nodes TEXT, UNIQUE (namespace, name, kind, resource, product, nodes))"
+    ),
+    "parts": (
+        "CREATE TABLE parts (from_s INTEGER PRIMARY KEY, quarters INTEGER, seconds INTEGER, rows INTEGER, data BLOB)"
+    ),
+}
+MOST_PARTS = 2 * (KEPT_DAYS + QUARTERS)
+MOST_NAMES, MAX_NAME = 1_000_000, 1024
 
 
 class UseName(NamedTuple):
@@ -127,9 +132,7 @@ class HistoryWriter:
         return names[:MOST_ROWS], np.concatenate([of_workloads, of_pools], axis=1)[:, :MOST_ROWS]
 
     def _write(self, seconds: int, names: list[UseName], values: FloatColumn) -> None:
-        with closing(_open(self._path, write=True)) as file, file:
-            file.executescript(TABLES)
-            file.execute("INSERT OR REPLACE INTO about VALUES ('format', ?)", (str(FORMAT),))
+        with closing(_open(self._path, write=True)) as file, _writing(file):
             ids = [_number(file, name) for name in names]
             row = (self._from_s, 1, seconds, len(ids), _pack(np.array(ids), values[:, :, None]))
             longer = "ON CONFLICT DO UPDATE SET seconds = excluded.seconds, rows = excluded.rows, data = excluded.data"
@@ -151,18 +154,19 @@ class HistoryWriter:
 
 
 def read_history(folder: Path, since_s: float = 0.0) -> Iterator[UseDay]:
-    """Yield the quarter hours of a record from a time on, by days. Raises Unavailable."""
+    """Yield the quarter hours of a record from a time on, the newest day first. Raises Unavailable.
+
+    The file may be a stranger's: it is read only if it has these tables, nothing else, and no more than a year.
+    """
     path = folder / NAME
     try:
         with closing(_open(path, write=False)) as file:
-            (found,) = file.execute("SELECT value FROM about WHERE key = 'format'").fetchone() or ("none",)
-            if found != str(FORMAT):
-                raise ValueError(f"format {found[:20]!r}; this version reads {FORMAT}")
+            _check(file)
             named = {
                 number: UseName(namespace, name, kind, (resource, product, nodes))
                 for number, namespace, name, kind, resource, product, nodes in file.execute("SELECT * FROM names")
             }
-            query = "SELECT from_s, quarters, rows, data FROM parts WHERE from_s > ? ORDER BY from_s"
+            query = "SELECT from_s, quarters, rows, data FROM parts WHERE from_s > ? ORDER BY from_s DESC"
             for from_s, quarters, rows, data in file.execute(query, (since_s - DAY_S,)):
                 ids, values = _unpack(data, rows, quarters)
                 yield UseDay(from_s, tuple(named[number] for number in ids.tolist()), values)
@@ -190,6 +194,44 @@ def _open(path: Path, write: bool) -> sqlite3.Connection:
         file.close()
         raise
     return file
+
+
+@contextmanager
+def _writing(file: sqlite3.Connection) -> Iterator[None]:
+    """Write all or nothing; a new file gets its tables."""
+    file.execute("BEGIN IMMEDIATE")
+    try:
+        if not file.execute("SELECT 1 FROM sqlite_master").fetchone():
+            for statement in TABLES.values():
+                file.execute(statement)
+            file.execute("INSERT INTO about VALUES ('format', ?)", (str(FORMAT),))
+        _check(file)
+        yield
+        file.execute("COMMIT")
+    except BaseException:
+        if file.in_transaction:
+            file.execute("ROLLBACK")
+        raise
+
+
+def _check(file: sqlite3.Connection) -> None:
+    """Raise ValueError unless the file has these tables, in the present format, and values within bounds."""
+    made = {("table", name, statement) for name, statement in TABLES.items()}
+    found = {*file.execute("SELECT type, name, sql FROM sqlite_master").fetchmany(10)}
+    if found - {("index", "sqlite_autoindex_names_1", None)} != made:
+        raise ValueError("not a history of a record")
+    (format_,) = file.execute("SELECT value FROM about WHERE key = 'format'").fetchone() or ("none",)
+    if format_ != str(FORMAT):
+        raise ValueError(f"format {format_[:20]!r}; this version reads {FORMAT}")
+    for table, most in (("names", MOST_NAMES), ("parts", MOST_PARTS)):
+        if file.execute(f"SELECT 1 FROM {table} LIMIT 1 OFFSET {most}").fetchone():
+            raise ValueError(f"more than {most:,} rows in {table}")
+    texts = "namespace || name || kind || resource || product || nodes"
+    if file.execute(f"SELECT 1 FROM names WHERE typeof({texts}) != 'text' OR length({texts}) > {MAX_NAME}").fetchone():
+        raise ValueError("names that no workload has")
+    good = f"typeof(from_s) = 'integer' AND from_s BETWEEN 0 AND {LAST_S} AND typeof(data) = 'blob'"
+    if file.execute(f"SELECT 1 FROM parts WHERE NOT ({good})").fetchone():
+        raise ValueError("quarter hours that no record has")
 
 
 def _number(file: sqlite3.Connection, name: UseName) -> int:

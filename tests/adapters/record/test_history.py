@@ -48,7 +48,7 @@ def test_quarter_hours_are_those_of_the_ticks_when_read_again(tmp_path):
         if tick.wall_s // QUARTER_S == ticks[0].wall_s // QUARTER_S:
             totals.add(tick.input, tick.decision, shares_of(tick.input.fleet.groups.groups), 1)
     writer.close()
-    first, second = read_history(tmp_path)
+    second, first = read_history(tmp_path)
     assert (first.from_s % QUARTER_S, second.from_s - first.from_s) == (0, QUARTER_S)
     assert [name.name for name in first.names] == ["w0", "w1", ""]
     assert [name.pool for name in first.names] == [next(iter(totals.of_pools))] * 3
@@ -89,17 +89,17 @@ def test_days_that_are_over_become_one_row_and_old_ones_go(tmp_path):
     write(tmp_path, 5)
     file = sqlite3.connect(tmp_path / NAME)
     assert file.execute("SELECT quarters FROM parts ORDER BY from_s").fetchall() == [(96,)] * 4 + [(1,)]
-    days = list(read_history(tmp_path))
+    days = list(read_history(tmp_path))[::-1]
     assert [day.from_s for day in days] == [MIDNIGHT_S + day * DAY_S for day in range(4)] + [days[-1].from_s]
     assert days[0].values[0, :, 1].tolist() == [1, 2] and np.isnan(days[0].values[0, :, 2]).all()
     assert days[0].values[6, :, 1] == pytest.approx([300, 300], rel=GPUS)
     later = read_history(tmp_path, MIDNIGHT_S + 3 * DAY_S)
-    assert next(later).from_s == MIDNIGHT_S + 3 * DAY_S
+    assert [*later][-1].from_s == MIDNIGHT_S + 3 * DAY_S
 
 
 def test_the_oldest_days_go_when_the_file_is_full(tmp_path):
     write(tmp_path, 8, max_bytes=history.PART * 400)
-    days = list(read_history(tmp_path))
+    days = list(read_history(tmp_path))[::-1]
     assert 1 <= len(days) < 8 and days[-1].from_s >= MIDNIGHT_S + 7 * DAY_S
 
 
@@ -124,11 +124,29 @@ async def test_ticks_are_recorded_when_the_history_cannot_be_written(tmp_path):
         next(read_history(folder))
 
 
-def test_an_absent_or_hostile_history_is_refused(tmp_path):
-    with pytest.raises(Unavailable, match="has not recorded"):
-        next(read_history(tmp_path))
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("UPDATE parts SET rows = 1000000000", "1000000000 rows"),
+        ("UPDATE parts SET quarters = 7", "7 quarter hours"),
+        ("UPDATE parts SET data = x'00'", "cannot be read"),
+        ("UPDATE parts SET data = 'text'", "quarter hours that no record has"),
+        ("UPDATE parts SET from_s = 9e18", "quarter hours that no record has"),
+        ("UPDATE names SET name = hex(zeroblob(600)) || id", "names that no workload has"),
+        ("DELETE FROM names", "cannot be read"),
+        ("UPDATE about SET value = 2", "format '2'; this version reads 1"),
+        ("CREATE TRIGGER t AFTER UPDATE ON parts BEGIN SELECT 1; END", "more than tables"),
+        ("DROP TABLE parts", "not a history of a record"),
+    ],
+)
+def test_a_hostile_history_is_refused(statement, words, tmp_path):
     write(tmp_path, 1)
     with sqlite3.connect(tmp_path / NAME) as file:
-        file.execute("UPDATE parts SET rows = 1000000000")
-    with pytest.raises(Unavailable, match="1000000000 rows"):
+        file.execute(statement)
+    with pytest.raises(Unavailable, match=words):
+        list(read_history(tmp_path))
+
+
+def test_an_absent_history_is_named(tmp_path):
+    with pytest.raises(Unavailable, match="has not recorded"):
         next(read_history(tmp_path))
