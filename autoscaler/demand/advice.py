@@ -65,6 +65,7 @@ class Shortage(NamedTuple):
 
     pool: PoolKey
     rows: IntColumn  # of its services
+    same: BoolColumn  # bool[W], services of any pool whose GPUs are of the same kind
     gpus: float  # NaN: not known
     hours: BoolColumn  # bool[H], of the replays, in which it was short; all, where that is not known
 
@@ -130,9 +131,7 @@ def _idle_elsewhere(demand: DemandModel, short: Shortage, replays: Replays) -> I
     facts = demand.report.facts
     spare = _in_most_hours(replays.held - replays.policy, short.hours)
     whole = np.floor((spare + 1e-6) / facts.gpus) * facts.gpus
-    device = find_device(short.pool[1])
-    same = np.array([find_device(product) == device if product else False for product in facts.products], bool)
-    rows = np.flatnonzero((whole >= facts.gpus) & same)
+    rows = np.flatnonzero((whole >= facts.gpus) & short.same)
     offered = rows[replays.keeps[rows]]
     if len(offered):
         usd = float((whole * facts.usd_per_hour / facts.gpus)[offered].sum()) * MONTH_H

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.adapters.prometheus.owners import name_in_pods
+from autoscaler.catalog.devices import find_device
 from autoscaler.core.gpu_totals import NO_POOL, PoolKey
 from autoscaler.core.table.columns import BoolColumn
 from autoscaler.demand.advice import BUY, MONTH_H, Advice, Replays, Shortage, advise, replay
@@ -26,6 +27,7 @@ from autoscaler.demand.device_choice import DeviceChoice, choose_devices
 from autoscaler.demand.model import DemandModel
 from autoscaler.lab.report.format import amount, count
 
+GPU = "nvidia.com/gpu"
 MOST_POOLS = 50
 """Pools that are advised on; those that lack the most come first."""
 
@@ -98,7 +100,9 @@ def plan_purchase(
     advised = []
     for pool in order:
         rows = np.array(pools[pool], np.int64)
-        short = Shortage(pool, rows, lacks[pool], _short_hours(capacity, pool, replays))
+        same = np.zeros(len(demand.services), bool)
+        same[[w for other, own in pools.items() if is_same_kind(pool, other) for w in own]] = True
+        short = Shortage(pool, rows, same, lacks[pool], _short_hours(capacity, pool, replays))
         devices = choose_devices(demand.report, rows, pool[1], short.gpus, prices)
         advice = _cover([*advise(demand, capacity, short, replays, prices)], short.gpus, devices, pool)
         advised.append(PoolAdvice(pool, short.gpus, advice, devices))
@@ -119,6 +123,14 @@ def _pools(demand: DemandModel, capacity: GpuHistory | None) -> dict[PoolKey, li
         pool = by_name.get((service.namespace, service.name), ("", product, ""))
         pools.setdefault(pool, []).append(w)
     return pools
+
+
+def is_same_kind(pool: PoolKey, other: PoolKey) -> bool:
+    """Return whether what one pool has can serve in place of the other's; False where a product is not known."""
+    (resource, product, _), (theirs, another, _) = pool, other
+    device, found = find_device(product), find_device(another)
+    names = [each.name if each is not None else name for each, name in ((device, product), (found, another))]
+    return bool(product and another) and names[0] == names[1] and (resource or GPU) == (theirs or GPU)
 
 
 def _short_hours(capacity: GpuHistory | None, pool: PoolKey, replays: Replays) -> BoolColumn:

@@ -23,7 +23,7 @@ from autoscaler.demand.capacity import (
     find_triggers,
 )
 from autoscaler.demand.device_choice import DeviceChoice
-from autoscaler.demand.purchase import Purchase, _cover
+from autoscaler.demand.purchase import Purchase, _cover, is_same_kind
 from autoscaler.ports import Unavailable
 
 POOL = ("nvidia.com/gpu", "NVIDIA-H100-80GB-HBM3", "")
@@ -158,6 +158,21 @@ def test_slices_that_were_needed_are_counted_by_profile(resources, product, expe
     assert (cut, today[ONE], today[THREE]) == expected
     assert needed == {ONE: 1, THREE: 3}
     assert (count_gpus(today, cut), count_gpus(needed, cut)) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (POOL, ("nvidia.com/gpu", "NVIDIA-H100-80GB-HBM3", "zone-b"), True),
+        (POOL, ("", "H100-SXM5", ""), True),  # another name of it, of a service that no daemon manages
+        (POOL, ("nvidia.com/mig-3g.40gb", "NVIDIA-H100-80GB-HBM3", ""), False),
+        (POOL, ("nvidia.com/gpu", "NVIDIA-L4", ""), False),
+        (("amd.com/gpu", "Own-1", ""), ("amd.com/gpu", "Own-2", ""), False),
+        (("", "", ""), ("", "", ""), False),
+    ],
+)
+def test_gpus_serve_in_place_of_others_of_the_same_kind(one, other, same):
+    assert is_same_kind(one, other) == is_same_kind(other, one) == same
 
 
 GAINS = st.lists(st.tuples(st.floats(0, 9), st.booleans()), max_size=5)
