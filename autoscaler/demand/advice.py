@@ -136,17 +136,13 @@ def _idle_elsewhere(demand: DemandModel, short: Shortage, replays: Replays) -> I
     if len(offered):
         usd = float((whole * facts.usd_per_hour / facts.gpus)[offered].sum()) * MONTH_H
         words = _named(demand, offered, whole)
-        said = (
-            f"were held and not needed in {USUAL:.0%} of these hours: {words}; the replay of their policy keeps what "
-        )
-        said += "is promised"
-        yield Advice(
-            IDLE, float(whole[offered].sum()), usd, True, f"{amount(float(whole[offered].sum()))} GPUs {said}."
-        )
+        gpus = float(whole[offered].sum())
+        said = f"{count(gpus, 'GPU')} held and not needed in {USUAL:.0%} of these hours: {words}; the replay of their "
+        yield Advice(IDLE, gpus, usd, True, said + "policy keeps what is promised.")
     if len(lost := rows[~replays.keeps[rows]]):
         words = _named(demand, lost, whole)
-        said = f"GPUs look idle, but the replay without them loses attainment, or does not model the service: {words}."
-        yield Advice(IDLE, 0.0, 0.0, False, f"{amount(float(whole[lost].sum()))} {said}")
+        said = f"{count(float(whole[lost].sum()), 'GPU')} that look idle: the replay without them loses attainment, or "
+        yield Advice(IDLE, 0.0, 0.0, False, f"{said}does not model the service: {words}.")
     if not len(rows):
         yield Advice(IDLE, 0.0, 0.0, False, "No service held GPUs of this kind that it did not need in these hours.")
 
