@@ -84,6 +84,7 @@ SCHEMA: Mapping[str, str] = MappingProxyType(
         "error_budget.shown_missed": "strategies.surges.missed",
         "error_budget.surge_overspent": "strategies.surges.overspent",
         "shadow_fleets.observed_s": "strategies.shadow.observed_s",
+        "shadow_fleets.counts": "strategies.shadow.counts",
         "shadow_fleets.replica_s": "strategies.shadow.cost",
         "shadow_fleets.missed": "strategies.shadow.missed",
         "shadow_fleets.arrived": "strategies.shadow.arrived",

@@ -11,7 +11,7 @@ from autoscaler.core.explain.format import count, number, percent, seconds, wind
 from autoscaler.core.explain.planner_lines import Figures, since
 from autoscaler.core.explain.row import TickRow
 from autoscaler.core.measure.capacity import count_carrying
-from autoscaler.core.planner.strategies import IS_SEASONAL, ROUNDING_TOLERANCE, find_highest_load
+from autoscaler.core.planner.strategies import AVERAGES_S, IS_SEASONAL, ROUNDING_TOLERANCE, find_highest_load
 
 TOLERATED = 1.005
 """Misses over the error budget up to which it is called kept: percentages are printed with three digits."""
@@ -88,6 +88,10 @@ def _why_so_many(row: TickRow) -> Words:
     known, replicas = row.figures, row.planned("replicas")
     load, least, most = max(known.demand_replicas, 0.0), max(row.spec("min_replicas"), 1.0), row.spec("max_replicas")
     if replicas > known.strategy_replicas:
+        if row.decision.starts.mean_s[row.row] >= AVERAGES_S[-1]:  # in `select_strategy`
+            return tell(
+                "{too_late:because the load of 20 s counts while requests wait too long, and nothing is removed}"
+            )
         return tell("{too_late:because no replica is removed while requests wait too long}")
     if replicas < known.strategy_replicas:
         return tell(

@@ -91,7 +91,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         peak_expires_in_s=plan("peak_expires_in_s"),
         margin_fraction=selected.margin_share if selected else math.nan,
         margin_roots=selected.margin_roots if selected else math.nan,
-        constant_replicas=selected.min_replicas if selected else math.nan,
+        constant_replicas=plan("constant_count"),
         budget_fraction=budget,
         window_s=float(inp.spec.budget_window_s[row]),
         allowed_fraction=plan("allowed_fraction"),

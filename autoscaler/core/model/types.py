@@ -114,6 +114,7 @@ class Plan(Columns):
     demand: FloatColumn  # offered load: replicas that the arriving requests keep busy
     work_s: FloatColumn  # busy replica-seconds per request
     strategy: FloatColumn  # selected strategy, its row in the strategy set
+    constant_count: FloatColumn  # that it recommends at least; 0: it has none
     observed_s: FloatColumn  # seconds of demand that the shadow fleets have served
     warm_up_s: FloatColumn  # seconds of demand for which the initial fleet is kept
     initial_fleet: FloatColumn  # the count when it was first seen: its owner's

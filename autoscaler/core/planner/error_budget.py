@@ -76,12 +76,10 @@ def compute_allowed_share(
     """Return the share of requests that the selected strategy may miss, so that the budget is kept in the end.
 
     budget_share: share that may miss by the policy, over a window of `window_s` seconds. unavoidable: share that misses
-    on any number of replicas. The unavoidable misses are no strategy's, and nothing of them is left to chance: the aim
-    is a share of the rest.
-
-    Example: 1 % may miss in a day, 0.95 % is aimed at, and 0.2 % missed. The savings may be spent within half a day.
-    An overspend is made up for within a day, because only a fleet that costs twice as much makes up for a single
-    surge any sooner. Requests that were not counted neither save nor spend.
+    on any number of replicas. The unavoidable misses are no strategy's, and nothing of them is left to chance: the
+    aim is a share of the rest. Example: 1 % may miss in a day, 0.95 % is aimed at, and 0.2 % missed. The savings
+    may be spent within half a day. An overspend is made up for within a day, because only a fleet that costs twice
+    as much makes up for a single surge any sooner. Requests that were not counted neither save nor spend.
 
     Strictness keeps no promise where the unavoidable misses alone exceed the budget. The more they exceed it, the more
     the others may miss, up to the share that is aimed at for all.

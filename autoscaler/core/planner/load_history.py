@@ -126,8 +126,7 @@ def update_averages(
 def compute_deviation(averages: FloatColumn, demand: FloatColumn) -> FloatColumn:
     """Return the relative deviation of demand from its slowest average; float64[W], 0 where the average is 0.
 
-    averages: float64[L, W]. The slowest is long beside a reading, and short beside a trend. Deviation is relative to
-    the load and not to its square root, because bursts of many similar clients grow with their number.
+    averages: float64[L, W]. It is relative to the load and not to its root, as bursts of similar clients add up.
     """
     average = averages[-1]
     return np.asarray(np.abs(demand - average) / np.where(average > 0, average, np.inf))

@@ -13,7 +13,7 @@ from autoscaler.core.planner.load_history import find_peak_expiry
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.planner.season import expect_load, find_past_loads
 from autoscaler.core.planner.select import StrategyState
-from autoscaler.core.planner.strategies import MIN_REPLICAS, PREDICTION, compute_replicas_of, find_highest_load
+from autoscaler.core.planner.strategies import PREDICTION, compute_replicas_of, find_highest_load
 from autoscaler.core.planner.surges import compute_kept_s
 from autoscaler.core.table.columns import FloatColumn, IntColumn, or_zero
 
@@ -26,6 +26,7 @@ def make_plan(state: StrategyState, timeouts: IdleTimeouts, rows: IntColumn, sta
     """
     selected = or_zero(state.strategy).astype(np.int64), np.arange(len(state.strategy))
     shadow, budget, fitted = state.shadow, state.budget, fit_speed(state.speed)
+    count = shadow.counts[selected]
     day_ago, week_ago = find_past_loads(state.season, stats.cold_start_s, state.last_updated_s)
     with np.errstate(divide="ignore", invalid="ignore"):
         shadow_missed = np.minimum(shadow.missed[selected] / shadow.arrived, 1.0)
@@ -33,7 +34,7 @@ def make_plan(state: StrategyState, timeouts: IdleTimeouts, rows: IntColumn, sta
         # The forecast has the margin of the selected strategy, as no replica would ever go to places beyond. Whether it
         # knows the season is not asked: shadow fleets do not tell what a start on a new node costs.
         expected_load, is_weekly = expect_load(state.season)
-        forecast = np.where(np.isnan(state.replicas), np.nan, compute_replicas_of(selected[0], expected_load))
+        forecast = np.where(np.isnan(state.replicas), np.nan, compute_replicas_of(selected[0], count, expected_load))
         return Plan(
             idle_gap_s=fitted.idle_gap_s,
             prompt_token_s=np.where(stats.prefill, 1 / state.speed.prompt_tokens_per_s, fitted.prompt_token_s),
@@ -44,6 +45,7 @@ def make_plan(state: StrategyState, timeouts: IdleTimeouts, rows: IntColumn, sta
             demand=state.offered_load.demand,
             work_s=compute_work_s(state.offered_load),
             strategy=state.strategy,
+            constant_count=np.where(np.isnan(state.strategy), np.nan, count.astype(np.float64)),
             observed_s=shadow.observed_s,
             warm_up_s=state.warm_up_s,
             initial_fleet=state.initial_fleet,
@@ -65,12 +67,9 @@ def make_plan(state: StrategyState, timeouts: IdleTimeouts, rows: IntColumn, sta
 
 
 def compute_peak_expiry(state: StrategyState, cold_start_s: FloatColumn) -> FloatColumn:
-    """Return the seconds until the held peak behind the recommendation expires; float64[R].
-
-    NaN where the present span needs as many replicas, or where no peak decides.
-    """
+    """Return the seconds until the held peak behind the recommendation expires; float64[R], NaN: none decides."""
     selected = or_zero(state.strategy).astype(np.int64)
-    is_by_load = state.replicas > MIN_REPLICAS[selected, 0]
+    is_by_load = state.replicas > state.shadow.counts[selected, np.arange(len(selected))]
     load = find_highest_load(selected, or_zero(state.replicas) - 1)
     expires_s = find_peak_expiry(state.history, PREDICTION[selected], load, cold_start_s)
     return np.where((state.replicas >= 1) & is_by_load, expires_s - state.last_updated_s, np.nan)

@@ -64,10 +64,7 @@ class IdleTimeouts(Columns):
 def update_idle_timeouts(
     inp: TickInput, observation: Observation, arrivals: Arrivals, before: IdleTimeouts
 ) -> IdleTimeouts:
-    """Count what each timeout would have cost since the last tick, and select one.
-
-    Nothing changes while arrivals are unknown.
-    """
+    """Count what each timeout would have cost since the last tick, and select one, where arrivals are known."""
     interval_s, arrived = arrivals.counted_s, arrivals.arrived
     fade = np.exp(-interval_s / FADE_S)
     start_s = first_start_s(inp, observation.wake_s, observation.cold_start_s)

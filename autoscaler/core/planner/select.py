@@ -100,10 +100,7 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
 
 
 def serve_interval(before: StrategyState, stats: IntervalStats, interval: Interval, now_s: float) -> StrategyState:
-    """Let all shadow fleets serve an interval whose load was measured, and select a strategy.
-
-    before: with the speed, offered load and miss counts of this interval. Its end is `now_s`.
-    """
+    """Let all shadow fleets serve an interval that ends now, and select a strategy. before: with its measurements."""
     interval_s, load = or_zero(np.maximum(now_s - before.last_updated_s, 0.0)), before.offered_load
     past_week = season.update_season(before.season, load.demand, interval.observed_s, now_s)
     season_load = np.fmax(*season.find_past_loads(past_week, stats.cold_start_s, now_s))
@@ -122,17 +119,14 @@ def serve_interval(before: StrategyState, stats: IntervalStats, interval: Interv
         history=history,
         season=past_week,
         budget=budget,
-        shadow=forget_queues(shadow, is_single),
+        shadow=shadow_fleets.follow_mean_load(forget_queues(shadow, is_single), offered_load.compute_work_s(load)),
         surges=surges,
     )
     return select_strategy(_size_fleets(state, stats, predicted), stats)
 
 
 def _reset_changed_objectives(state: StrategyState, stats: IntervalStats) -> StrategyState:
-    """Start over with all that was counted under other objectives than the present ones, also before a restart.
-
-    Without a policy there are no objectives, and the counts are kept until it is back.
-    """
+    """Start over with all that was counted under other objectives, also before a restart; keep it without a policy."""
     objectives = {name: getattr(stats, name) for name in ("first_token_limit_s", "itl_objective_s")}
     before_s, now_s = np.array([getattr(state, name) for name in objectives]), np.array([*objectives.values()])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -158,7 +152,7 @@ def _size_fleets(state: StrategyState, stats: IntervalStats, predicted: Float32C
     warm_up_s = np.where(is_over, state.warm_up_s, strategies.LONGEST_HOLD * stats.cold_start_s)
     floor = np.fmax(stats.floor, np.where(observed_s < warm_up_s, initial_fleet, np.nan))
     base = clip(strategies.add_margin(predicted[-1], 0.0, 1.0).astype(np.float64), floor, stats.ceiling)
-    requested = strategies.compute_replicas(predicted[:-1], floor, stats.ceiling)
+    requested = strategies.compute_replicas(predicted[:-1], state.shadow.counts, floor, stats.ceiling)
     return replace(
         state,
         initial_fleet=initial_fleet,
@@ -171,9 +165,8 @@ def _size_fleets(state: StrategyState, stats: IntervalStats, predicted: Float32C
 def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState:
     """Select the cheapest strategy, where each miss beyond the budget has a price, and recommend its replicas.
 
-    Strategies that cannot predict yet are not selected, and have the record of the selected one (sleeping experts).
-
-    No replica is given up while requests wait for too long, least of all one that still loads. Another strategy that
+    Strategies that cannot predict yet are not selected, and have the record of the selected one (sleeping experts). No
+    replica is given up while requests wait for too long, least of all one that still loads. Another strategy that
     requests fewer was chosen by the demand before, and clients that leave the queue are in no count.
     """
     rows, shadow = np.arange(len(state.strategy)), state.shadow
@@ -193,7 +186,8 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
     misses_limit = offered_load.queue_misses_limit_now(state.offered_load, stats)
     # The average that the strategy follows may take longer than a cold start to show the rise; the shortest shows it.
     follows_slowly = misses_limit & (stats.cold_start_s >= strategies.AVERAGES_S[-1])
-    at_once = strategies.compute_replicas_of(strategy, state.history.averages[:1].astype(np.float32))[0]
+    shortest = state.history.averages[:1].astype(np.float32)
+    at_once = strategies.compute_replicas_of(strategy, shadow.counts[strategy, rows], shortest)[0]
     replicas = np.where(follows_slowly, np.fmax(replicas, np.minimum(at_once, stats.ceiling)), replicas)
     replicas = np.where(misses_limit, np.fmax(replicas, np.minimum(state.replicas, stats.ceiling)), replicas)
     has_opinion = ~np.isnan(state.offered_load.demand) & ~np.isnan(stats.first_token_limit_s)
@@ -207,10 +201,7 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
 
 
 def inherit_record(fleets: ShadowFleets, strategy: IntColumn, asleep: BoolColumn) -> ShadowFleets:
-    """Give strategies that cannot predict yet the cost and misses of the selected one (sleeping experts).
-
-    strategy: int64[W], the selected one. asleep: bool[M, W].
-    """
+    """Give strategies that are asleep, bool[M, W], the cost and misses of the selected one, int64[W]."""
     if not asleep.any():
         return fleets
     record = {name: getattr(fleets, name) for name in ("cost", "queue_missed", "queue_sum", "missed")}
@@ -225,7 +216,8 @@ def _compute_prices(state: StrategyState, allowed_share: FloatColumn, prior_requ
     adds misses. It never frees budget, even for a strategy with a prior below what it may miss.
     """
     shadow = state.shadow
-    excess = np.maximum(strategies.compute_prior_misses(state.history.averages[-1]) - allowed_share, 0.0)
+    prior = strategies.compute_prior_misses(state.history.averages[-1], shadow.counts)
+    excess = np.maximum(prior - allowed_share, 0.0)
     missed = shadow.missed + (prior_requests * excess).astype(np.float32)
     missed -= (allowed_share * shadow.arrived).astype(np.float32)
     np.maximum(missed, np.float32(0), out=missed)

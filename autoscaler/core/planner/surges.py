@@ -100,10 +100,9 @@ def compute_kept_s(surges: Surges, observed_s: FloatColumn, cold_start_s: FloatC
 
 
 def forget_queues(shadow: ShadowFleets, is_single: BoolColumn) -> ShadowFleets:
-    """Return the shadow fleets without the misses in queues of a single surge. bool[W].
+    """Return the shadow fleets without the misses in queues of a single surge, bool[W].
 
-    An insurance is worth its price against what recurs. One surge in a day exceeds the budget of the day, so it would
-    pay for a fleet of that size for as long.
+    It exceeds the budget of the day, so it would pay for a fleet of its size for as long, though it does not recur.
     """
     if not is_single.any():
         return shadow

@@ -21,9 +21,8 @@ from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.phases import Phase
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
-from autoscaler.core.planner.strategies import CONSTANT_COUNTS, IS_SEASONAL, STRATEGIES, Strategy
+from autoscaler.core.planner.strategies import IS_SEASONAL, STRATEGIES, Strategy
 from autoscaler.core.table.columns import FloatColumn
-from tests.core.planner.planned import PEAK_STRATEGIES
 
 SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}
 ROUNDING = 0.02  # of a replica, in the planner
@@ -345,14 +344,11 @@ def _exceeds_load(row: Row) -> bool:
 
 
 def _constant(row: Row) -> Value:
-    constant = float(CONSTANT_COUNTS[row.strategy_number - PEAK_STRATEGIES])
-    is_one = row.strategy_number >= PEAK_STRATEGIES and row.planned <= constant
-    return only(is_one, constant if _is_cut(row) else row.planned)
+    return only(row.planned <= row.constant_count, row.constant_count if _is_cut(row) else row.planned)
 
 
 def _is_cut(row: Row) -> bool:
-    constant = float(CONSTANT_COUNTS[row.strategy_number - PEAK_STRATEGIES])
-    return constant > row.planned == row.max_replicas
+    return row.constant_count > row.planned == row.max_replicas
 
 
 def _seasonal(row: Row) -> Value:

@@ -13,7 +13,6 @@ from autoscaler.core.explain.row import TickRow
 from autoscaler.core.explain.starts import takes
 from autoscaler.core.model.types import Plan, Recommender, Signal
 from autoscaler.core.planner.strategies import (
-    CONSTANT_COUNTS,
     IS_SEASONAL,
     MARGINS,
     PEAK_HOLDS,
@@ -35,6 +34,7 @@ LEARNED = {
     "work_s": 0.134,
     "busy": 0.5775,
     "strategy": float(PEAK_HOLDS.index((2, 10)) * len(MARGINS) + MARGINS.index((1.1, 0.0))),
+    "constant_count": 0.0,
     "observed_s": 7200.0,
     "warm_up_s": 1200.0,
     "initial_fleet": 2.0,
@@ -138,12 +138,13 @@ def test_the_figures_are_those_of_the_lines():
     )
 
 
-@pytest.mark.parametrize(("place", "replicas"), [(0, "1 replica"), (1, "2 replicas"), (8, "9 replicas")])
-def test_a_constant_count_is_named_with_the_peak_it_yields_to(place, replicas):
-    said = told(strategy=float(PEAK_STRATEGIES + place))["strategy"]
+@pytest.mark.parametrize("count", [2, 9, 645])
+def test_a_constant_count_is_named_with_the_peak_it_yields_to(count):
+    selected = {"strategy": float(PEAK_STRATEGIES), "constant_count": float(count)}
+    said = told(**selected)["strategy"]
     needs = "while the peak of the load average over 4 min in the last 10 cold starts of 60 s on average needs more"
-    assert said == f"keeps {replicas}, and more {needs}"
-    assert planner_lines.read(*made(strategy=float(len(STRATEGIES) - 1)), 0).constant_replicas == CONSTANT_COUNTS[-1]
+    assert said == f"keeps {count} replicas, and more {needs}"
+    assert planner_lines.read(*made(**selected), 0).constant_replicas == count
 
 
 def test_slots_limit_a_replica_when_they_are_few():

@@ -15,7 +15,7 @@ from autoscaler.core.explain.sentence import Explanation, binding_stages, explai
 from autoscaler.core.model.fleet import UNKNOWN_CLIENT, ForeignCounts, PendingCause
 from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.model.types import Recommender, Signal, Stage
-from autoscaler.core.planner.strategies import CONSTANT_COUNTS, SEASONAL, STRATEGIES, Strategy
+from autoscaler.core.planner.strategies import SEASONAL, STRATEGIES, Strategy
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.explain.stories import CASES, NAN, ExplainedServing, ExplainedStory, explained, headroom_story, played
@@ -338,7 +338,7 @@ def planner_speaks() -> ExplainedServing:
     return story
 
 
-def planned(recommended: float = 2.0, **plan: float) -> Explanation:
+def planned(recommended: float = 2.0, start_s: float = 60.0, **plan: float) -> Explanation:
     """Explain a decision for which the planner recommends two replicas, with these columns of the plan."""
     story = copy(planner_speaks())
     columns = {
@@ -351,10 +351,12 @@ def planned(recommended: float = 2.0, **plan: float) -> Explanation:
         "unavoidable_fraction": 0.0,
         "peak_expires_in_s": NAN,
         "initial_fleet": 1.0,
+        **({"constant_count": 0.0} if "strategy" in plan else {}),
         **plan,
     }
     known = replace(story.decision.plan, **{name: np.array([float(value)]) for name, value in columns.items()})
-    story.decision = replace(story.decision, plan=known)
+    starts = replace(story.decision.starts, mean_s=np.array([start_s]))
+    story.decision = replace(story.decision, plan=known, starts=starts)
     return with_recommendation(story, recommended).explain()
 
 
@@ -413,7 +415,7 @@ def test_the_sentence_says_what_was_missed_beyond_the_budget(plan, sentence):
 
 
 SEASONAL_1_ROOT = float(STRATEGIES.index(Strategy(SEASONAL, 0.0, 1.0, 0.0)))
-CONSTANT_8 = float(PEAK_STRATEGIES + CONSTANT_COUNTS.index(8))
+CONSTANT_8 = {"strategy": float(PEAK_STRATEGIES), "constant_count": 8.0}
 
 
 @pytest.mark.parametrize(
@@ -421,31 +423,36 @@ CONSTANT_8 = float(PEAK_STRATEGIES + CONSTANT_COUNTS.index(8))
     [
         (
             8.0,
-            {"strategy": CONSTANT_8},
+            CONSTANT_8,
             "because a constant count of 8 is the cheapest now, misses included",
         ),
         (
             8.0,
-            {"strategy": CONSTANT_8, "surges": 1.0, "surge_counts_s": 1500.0},
+            {**CONSTANT_8, "surges": 1.0, "surge_counts_s": 1500.0},
             "because a constant count of 8 is the cheapest now, misses included "
             "(the only surge counts for 25 min more)",
         ),
         (
             8.0,
-            {"strategy": CONSTANT_8, "surges": 3.0},
+            {**CONSTANT_8, "surges": 3.0},
             "because a constant count of 8 is the cheapest now, misses included (3 surges count)",
         ),
         (
             9.0,
-            {"strategy": CONSTANT_8, "peak_expires_in_s": 90.0},
+            {**CONSTANT_8, "peak_expires_in_s": 90.0},
             "because a peak is held for 90 s more, in case the load returns",
         ),
         (
             9.0,
-            {"strategy": CONSTANT_8, "peak_expires_in_s": NAN},
+            {**CONSTANT_8, "peak_expires_in_s": NAN},
             "because the load average over 4 min has just peaked, and peaks are held for 10 cold starts",
         ),
         (4.0, {"strategy_replicas": 3.0}, "because no replica is removed while requests wait too long"),
+        (
+            4.0,
+            {"strategy_replicas": 3.0, "start_s": 240.0},
+            "because the load of 20 s counts while requests wait too long, and nothing is removed",
+        ),
         (
             4.0,
             {"strategy_replicas": 6.0},

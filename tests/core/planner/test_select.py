@@ -198,7 +198,7 @@ def test_selected_strategy_stays_when_another_saves_little(after_a_day, cost_rat
 def test_prior_below_the_allowed_share_frees_no_budget(after_a_day):
     """Two strategies have large margins; the cheaper one missed a few more than allowed, or a few less."""
     state = after_a_day["waves"]
-    prior = strategies.compute_prior_misses(state.history.averages[-1]).ravel()
+    prior = strategies.compute_prior_misses(state.history.averages[-1], state.shadow.counts).ravel()
     cheap, dear = np.flatnonzero(prior < 0.1 * state.allowed_share[0])[:2]
     requests = error_budget.compute_requests_per_s(state.budget)[0] * PRIOR_S
     freed = requests * (state.allowed_share[0] - prior[cheap])

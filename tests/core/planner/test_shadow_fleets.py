@@ -8,8 +8,8 @@ from autoscaler.core.measure.offered_load import compute_work_s
 from autoscaler.core.measure.step_time import compute_prompt_share
 from autoscaler.core.planner import strategies
 from autoscaler.core.planner.select import StrategyState, inherit_record, update_strategies
-from autoscaler.core.planner.shadow_fleets import REAL_FLEET_S
-from autoscaler.core.planner.strategies import CONSTANT_COUNTS, UPDATE_INTERVAL_S
+from autoscaler.core.planner.shadow_fleets import REAL_FLEET_S, follow_mean_load
+from autoscaler.core.planner.strategies import CONSTANT_COUNTS, CONSTANTS, LADDER, UPDATE_INTERVAL_S
 from autoscaler.core.readings.pod_deltas import MAX_INTERVAL_S
 from tests.core.measure.counted_work import count, read
 from tests.core.planner.interval_stats import NAN, make_silent_stats, make_stats, run, update
@@ -166,6 +166,40 @@ def test_constant_count_stays_the_same_when_load_falls():
     assert requested_by_count(by_day) == {count: max(count, 5.0) for count in CONSTANT_COUNTS}
     by_night = run([4.0] * (2 * HOUR) + [0.1] * (3 * HOUR), replicas=4.0)
     assert requested_by_count(by_night) == {count: count for count in CONSTANT_COUNTS}
+
+
+@pytest.mark.parametrize(("load", "least"), [(0.1, 2), (7.0, 2), (12.0, 6), (30.0, 15), (1000.0, 459)])
+def test_constant_counts_lie_about_the_mean_load(load, least):
+    counts = run([load] * 4, ceiling=1e5).shadow.counts[PEAK_STRATEGIES:, 0]
+    assert counts[0] == least
+    assert counts[-1] > 8 * load
+    assert (np.diff(counts) <= np.maximum(1, 0.23 * counts[:-1])).all()
+
+
+def test_a_new_count_has_the_record_of_the_nearest_one():
+    """The mean load rises from 4 to 14 replicas, and five counts give way to larger ones."""
+    state = run([4.0] * (2 * HOUR), ceiling=1000.0)
+    busy = state.shadow.with_columns({"arrived": 14 / 4 * state.shadow.arrived})
+    after = follow_mean_load(busy, compute_work_s(state.offered_load))
+    assert after.counts[PEAK_STRATEGIES:, 0].tolist() == LADDER[5 : 5 + CONSTANTS].tolist()
+    for name in ("cost", "queue_missed", "queue_sum", "missed", "backlog"):
+        before, now = (getattr(each, name)[:, 0] for each in (state.shadow, after))
+        np.testing.assert_array_equal(now[:PEAK_STRATEGIES], before[:PEAK_STRATEGIES])
+        np.testing.assert_array_equal(now[PEAK_STRATEGIES:-5], before[PEAK_STRATEGIES + 5 :])
+        if name != "cost":
+            assert (now[-5:] == before[-1]).all()
+    assert after.cost[-1, 0] == pytest.approx(after.counts[-1, 0] * 7200, rel=0.03), "as if it had stood all the time"
+    assert follow_mean_load(after, compute_work_s(state.offered_load)) is after
+    stored = busy.with_columns({"counts": np.full_like(busy.counts, 1e9)})
+    assert (follow_mean_load(stored, compute_work_s(state.offered_load)).counts == after.counts)[PEAK_STRATEGIES:].all()
+
+
+def test_a_large_fleet_fits_its_load_when_a_rise_is_over():
+    """From 30 to 90 busy replicas, which 92 carry. No count of up to 60 would have met the rise."""
+    large = {"cold_start_s": 240.0, "ceiling": 1000.0}
+    quiet = run([30.0] * HOUR, replicas=30.0, **large)
+    risen = run([90.0] * HOUR, quiet, float(quiet.last_updated_s[0]), replicas=90.0, late=0.05, **large)
+    assert 92 <= risen.replicas[0] < 1.3 * 92
 
 
 def test_strategies_are_not_charged_for_the_first_ten_minutes():

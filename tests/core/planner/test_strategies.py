@@ -12,6 +12,7 @@ from autoscaler.core.planner.strategies import (
     CONSTANT_COUNTS,
     LONGEST_HOLD,
     MARGINS,
+    MIN_REPLICAS,
     PEAK_HOLDS,
     ROUNDING_TOLERANCE,
     STEADY_LIMIT,
@@ -28,7 +29,7 @@ NAN = math.nan
 def request(predicted, floor=1.0, ceiling=1000.0):
     """Return what each strategy requests if all predictions are the same."""
     load = np.full((len(PEAK_HOLDS), 1), predicted, np.float32)
-    return compute_replicas(load, np.array([floor]), np.array([ceiling]))[:, 0]
+    return compute_replicas(load, MIN_REPLICAS, np.array([floor]), np.array([ceiling]))[:, 0]
 
 
 @pytest.mark.parametrize("strategy", range(len(STRATEGIES)))
@@ -50,7 +51,8 @@ def test_steady_limit_is_the_longest_peak_and_one_root():
 def test_prior_misses_fall_with_the_margin_and_the_hold():
     shape = len(PEAK_HOLDS), len(MARGINS)
     at_4, at_100 = (
-        compute_prior_misses(np.array([average]))[:PEAK_STRATEGIES, 0].reshape(shape) for average in (4.0, 100.0)
+        compute_prior_misses(np.array([average]), MIN_REPLICAS)[:PEAK_STRATEGIES, 0].reshape(shape)
+        for average in (4.0, 100.0)
     )
     shares, roots = np.array(MARGINS).T
     assert (np.diff(at_4[:, shares == 0]) < 0).all()
@@ -62,12 +64,12 @@ def test_prior_misses_fall_with_the_margin_and_the_hold():
 
 def test_prior_misses_of_a_count_are_those_of_its_excess():
     """8 replicas carry 7.55, which is 1.77 roots beyond an average of 4. Two serve less, as if without a margin."""
-    misses = compute_prior_misses(np.array([4.0]))[PEAK_STRATEGIES:, 0]
+    misses = compute_prior_misses(np.array([4.0]), MIN_REPLICAS)[PEAK_STRATEGIES:, 0]
     by_count = dict(zip(CONSTANT_COUNTS, misses.tolist(), strict=True))
     without_margin = strategies.PRIOR_MISS_SHARE * math.exp(-strategies.PRIOR_HOLD_DECAY)
     roots = (8 - SPARE_ROOTS * math.sqrt(8) - 4) / 2
     assert by_count[8] == pytest.approx(without_margin * math.exp(-strategies.PRIOR_MARGIN_DECAY * roots))
-    assert by_count[1] == by_count[2] == pytest.approx(without_margin)
+    assert by_count[2] == by_count[4] == pytest.approx(without_margin)
     assert (np.diff(misses) <= 0).all()
 
 
@@ -88,7 +90,7 @@ def test_margins_are_added_and_replicas_are_whole():
 
 def test_each_strategy_follows_its_own_prediction():
     predicted = np.array([[1.0], [10.0], [100.0]], np.float32)
-    replicas = compute_replicas(predicted, np.ones(1), np.full(1, 1000.0))[:, 0]
+    replicas = compute_replicas(predicted, MIN_REPLICAS, np.ones(1), np.full(1, 1000.0))[:, 0]
     for strategy, requested in zip(STRATEGIES, replicas.tolist(), strict=True):
         assert requested == request(float(predicted[strategy.prediction, 0]))[STRATEGIES.index(strategy)]
 
