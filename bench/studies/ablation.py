@@ -34,9 +34,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.core import choose
-from autoscaler.core.measure import batch_room, miss_curve, offered_load, step_time
+from autoscaler.core.measure import batch_room, capacity, miss_curve, offered_load, step_time
 from autoscaler.core.measure.interval import IntervalStats, WorkTotals
-from autoscaler.core.planner import error_budget, load_history, scale_to_zero, select, strategies
+from autoscaler.core.planner import error_budget, load_history, scale_to_zero, select, shadow_fleets, strategies
 from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
 from autoscaler.lab.replay.case import Case, Trace
 from autoscaler.lab.replay.inputs import transform
@@ -119,6 +119,13 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     ),
     "aiming at more of the budget with time": ((error_budget, "LATER_AIM", error_budget.FIRST_AIM),),
     "pessimistic prior": ((select, "PRIOR_S", 0.0),),
+    "prior used up by surges": ((select, "compute_unseen_share", lambda surges, *_: np.ones_like(surges.count)),),
+    "a single surge forgotten": ((select, "forget_queues", lambda shadow, _: shadow),),
+    "margin on the 20 s average in a late queue": (
+        (strategies, "compute_replicas_of", lambda strategy, count, load: np.zeros_like(load)),
+    ),
+    "more load on many replicas": ((capacity, "SPARE_ROOTS", 10.0),),
+    "constant counts about the mean load": ((shadow_fleets, "follow_mean_load", lambda fleets, _: fleets),),
     "no headroom while traffic is steady": ((load_history, "STEADY_DEVIATION", 0.0),),
     "initial fleet kept": ((select, "_size_fleets", no_initial_fleet(select._size_fleets)),),
     "scale to zero within the error budget": ((scale_to_zero, "MIN_OBSERVED_S", math.inf),),

@@ -8,7 +8,7 @@ So a day takes some two seconds. Reactive signals have no part in it, and attain
 
     python bench/studies/intervals.py FILE --shapes level-3 season [--sizes 1 4] [--hours 16]
     python bench/studies/intervals.py FILE --traces FOLDER --only m-large azure2024-day
-    python bench/studies/intervals.py FILE [--set planner.select.PRIOR_S=0]
+    python bench/studies/intervals.py FILE [--set planner.select.PRIOR_S=0] [--without "a single surge forgotten"]
 
 The first two record to a new file, too.
 """
@@ -40,7 +40,7 @@ from autoscaler.lab.replay.case import Case
 from autoscaler.lab.replay.policy_scaler import PolicyBatchScaler
 from autoscaler.lab.replay.run import run_fleet
 from bench.studies import public, shapes
-from bench.studies.ablation import switched_off
+from bench.studies.ablation import OFF, switched_off
 from bench.studies.judged import HOUR_S, describe, make_case, policy
 from bench.studies.plain import PER_REPLICA_PER_S, Traffic
 
@@ -165,6 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--traces", type=Path, help="folder of public traces")
     parser.add_argument("--only", nargs="+", choices=public.WINDOWS, default=(), metavar="NAME", help="public traces")
     parser.add_argument("--set", nargs="+", default=(), metavar="MODULE.NAME=NUMBER", help="constants of a replay")
+    parser.add_argument("--without", nargs="+", choices=OFF, default=(), metavar="IDEA", help="what a replay lacks")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     given = parser.parse_args(arguments)
     if not given.file.exists():
@@ -172,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in cases_of(given):
             by_length.setdefault(case.trace.duration_s, []).append(case)
         given.file.write_bytes(pickle.dumps([record(cases) for cases in by_length.values()]))
-    settings = []
+    settings = [each for idea in given.without for each in OFF[idea]]
     for path, _, value in (each.partition("=") for each in given.set):
         module, _, name = path.rpartition(".")
         settings.append((importlib.import_module(f"autoscaler.core.{module}"), name, float(value)))
