@@ -30,6 +30,11 @@ _OPTION = re.compile(r"--|-[a-zA-Z]")  # -1 is a value
 _PLAIN_SCRIPT = re.compile(r"[^$`;&|<>(){}*?\n]*")
 _STARTS = re.compile(r"\bvllm(\.entrypoints|\s+serve)\b|\bsglang\.launch_server\b|\btext-generation-launcher\b")
 EXTRA_ARGS = ("VLLM_ADDITIONAL_ARGS", "VLLM_EXTRA_ARGS", "VLLM_ARGS")  # variables that a platform's script appends
+_OWN_OPTIONS = frozenset(
+    {"max-num-seqs", "gpu-memory-utilization", "served-model-name", "max-model-len", "max-num-batched-tokens"}
+    | {"tensor-parallel-size", "kv-cache-dtype", "disable-log-stats", "enforce-eager"}
+)
+"""Of vLLM: two of them, or one and a model, are its command line."""
 _SWITCHES = frozenset(
     {"disable-log-stats", "enforce-eager", "trust-remote-code", "enable-lora", "no-enable-prefix-caching"}
     | {"enable-prefix-caching", "enable-chunked-prefill", "no-enable-chunked-prefill", "enable-sleep-mode"}
@@ -98,6 +103,8 @@ def read_command(container: object, loc: Loc, inputs: PodInputs) -> Command | No
     if by_image and not (serve or module):
         # Other programs have images of such names, as this one.
         by_image = requests_device(container) or any(word.startswith(("--model", "--served")) for word in plain)
+    if not at(container, "command") and not by_image:
+        by_image = _has_own_options(plain)  # an image of one's own, with the usual entrypoint
     args = (
         (*loc, "args") if at(container, "args") else (*loc, "command") if at(container, "command") else (*loc, "args")
     )
@@ -106,6 +113,11 @@ def read_command(container: object, loc: Loc, inputs: PodInputs) -> Command | No
         return None if other is None else _of_family(*other, words, args, understood=understood)
     command = _parse(words[serve or module :], args, understood, positional=bool(serve), starts=bool(serve or module))
     return _with_file(command, container, inputs)
+
+
+def _has_own_options(words: list[str]) -> bool:
+    names = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in words if word.startswith("--")}
+    return len(names & _OWN_OPTIONS) + ("model" in names) >= 2 and "model-path" not in names
 
 
 def _of_family(

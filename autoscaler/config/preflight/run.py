@@ -141,7 +141,7 @@ def _unread(fleet: Scene) -> Iterator[Result]:
             continue
         known = thing.kind in BY_KIND or thing.kind in ("Job", "CronJob", "DaemonSet", "ReplicaSet")
         row = BY_KIND.get(thing.kind)
-        reason = "it requests no accelerator and starts no vLLM" if known else "unknown kind"
+        reason = "it requests no accelerator and starts no engine" if known else "unknown kind"
         if row is not None and not row.pods:
             reason = "its platform makes the pods, and their template is not known here"
         yield NotChecked(thing.key, "", "object", reason)

@@ -188,7 +188,9 @@ def _held_by(fleet: Scene, history: PastReadings, thing: Manifest, key: str, con
             )
             yield found("VA1232", thing, loc, "the feature gate flowControl is off", why, "featureGates: [flowControl]")
             continue
-        ttl_s = seconds(at(config, "flowControl", "noEndpointRequestTTL"), 60.0)
+        # Without its own time it follows that of other requests, which is a minute.
+        usual_s = seconds(at(config, "flowControl", "defaultRequestTTL"), 60.0)
+        ttl_s = seconds(at(config, "flowControl", "noEndpointRequestTTL"), usual_s)
         workload = fleet.workload(each)
         if ttl_s == 0 or workload is None:
             continue

@@ -289,6 +289,14 @@ CASES: dict[str, tuple[set[str], list[dict[str, Any]]]] = {
             more=config("given", USE="0.99"),
         ),
     ),
+    "an image of one's own": (
+        {"VA1301"},
+        changed(
+            (CHAT, (*ENGINE, "image"), "registry.local/team/llm:7"),
+            (CHAT, (*ENGINE, "args"), [f"--model={LLAMA}", "--gpu_memory_utilization=0.98", "--shutdown-timeout=80"]),
+            query('sum(vllm:num_requests_running{namespace="web",pod=~"chat-.+"})'),
+        ),
+    ),
     "SGLang without metrics": ({"VA1604"}, changed(*sglang())),
     "SGLang over too few": ({"VA1304"}, changed(*sglang("--enable-metrics", "--tp-size", "4"))),
     "SGLang above 0.95": ({"VA1301"}, changed(*sglang("--enable-metrics", "--mem-fraction-static=0.97"))),
