@@ -21,6 +21,7 @@ from autoscaler.demand.capacity import BuyLimits
 from autoscaler.demand.document import to_json
 from autoscaler.demand.durations import Latencies
 from autoscaler.demand.model import DemandModel, model_demand
+from autoscaler.demand.page import page
 from autoscaler.demand.policy_file import policy_name, policy_text
 from autoscaler.demand.purchase import plan_purchase
 from autoscaler.demand.purchase_document import print_purchase, purchase_document
@@ -43,8 +44,8 @@ class DemandOptions:
 
 def demand(options: DemandOptions) -> int:
     """Read the history, compute the model, print it and write its files."""
-    json = options.report.json
-    output_files.check(() if json is None else (json,), options.report.policies)
+    json, html = options.report.json, options.report.html
+    output_files.check([path for path in (json, html) if path is not None], options.report.policies)
     if options.drafts is not None and not options.drafts.is_dir():
         raise ValueError(f"--drafts {options.drafts}: no such folder")
     if options.record is not None and not options.record.is_dir():
@@ -59,6 +60,7 @@ def demand(options: DemandOptions) -> int:
     print_demand(made, output)
     print_purchase(purchase, output)
     contents = [] if json is None else [(json, to_json(made, purchase_document(purchase)))]
+    contents += [] if html is None else [(html, page(made))]
     if options.drafts is not None:
         contents += [
             (options.drafts / f"{policy_name(made, w)}.yaml", policy_text(made, w))

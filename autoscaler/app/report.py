@@ -33,6 +33,7 @@ from autoscaler.adapters.prometheus.range.service_queries import (
     service_queries,
 )
 from autoscaler.adapters.record.reader import Record
+from autoscaler.app.report_gpus import of_teams, with_gpus
 from autoscaler.app.report_rules import check_files, rule_columns
 from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.policy.compile import spec_row
@@ -48,6 +49,7 @@ from autoscaler.lab.report.progress_bar import ProgressBar
 from autoscaler.ports import Unavailable
 from autoscaler.report.document import to_json
 from autoscaler.report.facts import PriceSources, ServiceFacts, gather_facts
+from autoscaler.report.gpu_use import USE_OF_DAEMON
 from autoscaler.report.history import MOST_BYTES, FleetHistory, Span, read_history
 from autoscaler.report.load import measure_load
 from autoscaler.report.page import page
@@ -67,6 +69,9 @@ SCRAPES = 2.0
 
 MOST_READ = 1_700_000
 """Steps of all services that are read. Beyond it steps are longer."""
+
+TEAM_LABEL = "team"
+"""Label of Kubernetes that names the team of a workload or a namespace, unless another is stated."""
 
 LEAST_STEPS = 60
 DEADLINE_S = 3600.0
@@ -96,6 +101,8 @@ class ReportOptions:
     record: Path | None = None
     policy_for: tuple[tuple[str, str], ...] = ()  # patterns of namespace/name, and policies
     kube: KubeSettings | None = None  # of the cluster whose scaling rules are read; None: none
+    team_label: str = TEAM_LABEL
+    teams: tuple[str, ...] = ()  # that are reported; (): all, and services of no team
 
 
 def record_options(folder: Path, since_s: float, html: Path | None = None, json: Path | None = None) -> ReportOptions:
@@ -181,6 +188,8 @@ def make_report_of_history(options: ReportOptions, console: Console) -> tuple[Fl
             f"the first engine reported {show_duration(asked_s - kept_s)} after the begin of the span: all "
             "figures are over the time since then",
         )
+    with reader_of(reader) as one:
+        history, teams, unread = of_teams(options.team_label, options.teams, one, history)
     policies, unmatched = tiers.choose(history.services)
     history, spec = tiers.judge(history, policies), tiers.spec_of(policies)
     with reader_of(reader) as one:
@@ -197,11 +206,15 @@ def make_report_of_history(options: ReportOptions, console: Console) -> tuple[Fl
         spec,
         policies,
         columns=columns,
-        notes=(*notes, *untold, *unmatched, *problems, *told),
+        notes=(*notes, *untold, *unmatched, *problems, *unread, *told),
         stage=_stages(console),
         doubts=history.doubts,
     )
-    return replace(made, asked_days=asked_s / 86_400), history
+    with reader_of(reader) as one:
+        made = replace(made, asked_days=asked_s / 86_400, teams=teams)
+        with ProgressBar("what the GPUs did", console) as progress:
+            made = with_gpus(made, settings, one, not options.teams, progress)
+    return made, history
 
 
 def _find_tiers(
@@ -271,10 +284,10 @@ def _of_record(options: ReportOptions, folder: Path, console: Console) -> tuple[
         spec,
         names,
         columns=columns,
-        notes=(*recorded.gpu_use, *unread, *told),
+        notes=(*unread, *told),
         stage=_stages(console),
     )
-    return made, recorded.history
+    return replace(made, gpu_use=recorded.gpu_use, use_from=USE_OF_DAEMON), recorded.history
 
 
 @dataclass(frozen=True)

@@ -210,14 +210,16 @@ From kube-state-metrics, which is optional; every other mode reads the Kubernete
 | why a pod does not start | `kube_pod_status_unschedulable`, `kube_pod_container_status_waiting_reason` | a blocked pod looks as if it were starting |
 | GPUs of a replica | `kube_pod_container_resource_requests`, `kube_pod_init_container_resource_requests` | counted from DCGM, else unknown |
 
-# Prices
+# Prices, teams and use
 
-`report` reads them where the server has them. None is exported by the daemon.
+`report` and `demand` read them where the server has them.
 
 | what | metric | without it |
 |---|---|---|
 | price of a GPU on a node | `node_gpu_hourly_cost` of OpenCost or Kubecost, with the labels `node` and `instance_type`. The product is that of the instance type, else that which DCGM names on the node. The mean of a product's nodes counts. Zero is a node without GPUs; negative values, NaN and more than 10,000 USD are not believed and named | prices that are stated, else list prices |
 | how nodes are paid for | the labels of nodes in `kube_node_labels` with `kube_pod_info`, where `--metric-labels-allowlist` of kube-state-metrics names them, else `kubecost_node_is_spot` | unknown: one price for all nodes of a product |
+| the team of a service | `kube_deployment_labels`, `kube_statefulset_labels`, `kube_pod_labels`, `kube_namespace_labels` with the label of `--team-label`, where `--metric-labels-allowlist` names it | no team |
+| what the daemon counted | `vllm_autoscaler_gpu_seconds_total`, `vllm_autoscaler_idle_gpu_seconds_total`, `vllm_autoscaler_gpu_cost_dollars_total` | states are estimated from engines and DCGM, and decisions are not known |
 
 OpenCost splits the price of a node into CPU, memory and GPU, so its price of a GPU is lower than the list prices here, which are those of
 instances over their GPUs.

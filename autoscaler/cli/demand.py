@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from autoscaler.cli.options import policy_options, price_option, prometheus_options
+from autoscaler.cli.options import policy_options, price_option, prometheus_options, team_options
 from autoscaler.cli.param_types import FOLDER, OUT, DurationParam, NumberParam, ObjectName, SpanParam, WholeNumber
 from autoscaler.cli.process import run_interruptibly
 from autoscaler.cli.report import YEAR_S
@@ -33,7 +33,9 @@ def _zone(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
 @click.option(
     "--namespace", type=ObjectName(), multiple=True, help="Namespace of services, may be repeated; default: all."
 )
+@team_options
 @click.option("--timezone", callback=_zone, default="UTC", show_default=True, help="Time zone of hours and weekdays.")
+@click.option("--html", type=OUT, metavar="FILE", help="Write the page, with a picture of each input.")
 @click.option("--json", type=OUT, metavar="FILE", help="Write the model as JSON.")
 @click.option(
     "--drafts", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER", help="Write the drafts of policies."
@@ -85,8 +87,10 @@ def demand(timezone: str, drafts: Path | None, json: Path | None, **given: Any) 
             prices=dict(given["price"]),
             step_s=None,
             cache=default_file(),
-            html=None,
+            html=given["html"],
             json=json,
+            team_label=given["team_label"],
+            teams=given["team"],
         )
         limits = BuyLimits(given["queued_over"], given["pool_over"], given["pool_days"])
         return app(DemandOptions(report, timezone, drafts, given["record"], limits))

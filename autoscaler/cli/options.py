@@ -17,6 +17,7 @@ from autoscaler.cli.param_types import (
     DurationParam,
     GatewayNamespace,
     Header,
+    LabelKey,
     Matchers,
     MetricName,
     NamespaceFile,
@@ -222,6 +223,16 @@ record_options = options(
     ),
     click.option(
         "--record-days", type=WholeNumber(1, 366), default=7, show_default=True, help="Days that the record keeps."
+    ),
+)
+team_options = options(
+    click.option("--team", multiple=True, metavar="NAME", help="Only services of this team, may be repeated."),
+    click.option(
+        "--team-label",
+        type=LabelKey(),
+        default="team",
+        show_default=True,
+        help="Label of workloads, pods or namespaces that names their team, as kube-state-metrics shows it.",
     ),
 )
 http_port_option = port_option("--http-port", 8080, "Port for the page, the API and the daemon's own metrics")

@@ -115,6 +115,20 @@ class ObjectName(click.ParamType):  # type: ignore[type-arg]
         return str(value)
 
 
+class LabelKey(click.ParamType):  # type: ignore[type-arg]
+    """Key of a label of Kubernetes."""
+
+    name = "key"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if len(value) > 317 or not _LABEL_KEY.fullmatch(value):
+            self.fail(f"not a label, found {value[:100]!r}; allowed: such as team or example.com/team", param, ctx)
+        return str(value)
+
+
+_LABEL_KEY = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+
+
 class PeerAddress(click.ParamType):  # type: ignore[type-arg]
     """`ADDRESS:PORT` of an agent."""
 

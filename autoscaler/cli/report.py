@@ -15,6 +15,7 @@ from autoscaler.cli.options import (
     price_options,
     prometheus_options,
     refuse_unused,
+    team_options,
 )
 from autoscaler.cli.param_types import FOLDER, OUT, READABLE_FILE, DurationParam, ObjectName, PolicyForParam, SpanParam
 from autoscaler.cli.process import run_interruptibly
@@ -59,6 +60,7 @@ YEAR_S = 366 * 86_400
     metavar="FILE…",
     help="Your own scaling rules: ScaledObjects, HPAs, Knative annotations.",
 )
+@team_options
 @click.option("--cluster", is_flag=True, help="Read your own scaling rules from the cluster.")
 @context_option
 @click.option(
@@ -75,7 +77,8 @@ def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
         raise click.UsageError("give either --prometheus URL or --record DIR: report reads history from there")
     if given["record"] is not None:
         others = {"cache": cache, "no_cache": no_cache, **given}
-        refuse_unused(others, ("cache", "no_cache", "step", "policy_for"), "with --record")
+        without = ("cache", "no_cache", "step", "policy_for", "team", "team_label")
+        refuse_unused(others, without, "with --record")
         if not is_given("default_policy"):
             given["default_policy"] = ""  # each service by its own
     if cache is not None and no_cache:
@@ -112,6 +115,8 @@ def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
                 policy_for=given["policy_for"],
                 kube=KubeSettings(context=given["context"]) if given["cluster"] else None,
                 sample=sample,
+                team_label=given["team_label"],
+                teams=given["team"],
             )
         )
 

@@ -59,6 +59,7 @@ def find_bursts(load: FleetLoad) -> list[list[Burst]]:
     arrivals = np.where(load.seen, load.arrivals, np.nan).astype(np.float64)
     around = surroundings(arrivals, step_s)
     demand_around = surroundings(np.where(load.seen, load.demand, np.nan).astype(np.float64), step_s)
+    block = max(round(BLOCK_S / step_s), 1)
     found = []
     for w in range(load.shape[1]):
         count, usual = np.nan_to_num(arrivals[:, w]), np.nan_to_num(around[:, w])
@@ -68,6 +69,8 @@ def find_bursts(load: FleetLoad) -> list[list[Burst]]:
         for first, last in _runs(part):
             if not high[first:last].any() or (last - first) * step_s > SURROUNDINGS_S:
                 continue
+            if _is_edge(count[first:last], usual, first, last, block):
+                continue
             top = first + int(np.argmax(count[first:last] - usual[first:last]))
             height = count[top] / usual[top] if usual[top] > 0 else np.inf
             extra = max(float(load.demand[top, w]) - float(np.nan_to_num(demand_around[top, w])), 0.0)
@@ -75,6 +78,12 @@ def find_bursts(load: FleetLoad) -> list[list[Burst]]:
             bursts.append(Burst(start_s, (last - first) * step_s, float(height), extra))
         found.append(bursts)
     return found
+
+
+def _is_edge(counts: FloatColumn, usual: FloatColumn, first: int, last: int, block: int) -> bool:
+    """Tell whether a run is the edge of a higher level: the surroundings of a block before or after it are as high."""
+    before, after = usual[max(first - block, 0)], usual[min(last - 1 + block, len(usual) - 1)]
+    return bool(counts.max() <= BEGIN * max(before, after))
 
 
 def profile_bursts(bursts: list[list[Burst]], load: FleetLoad, profiles: Profiles) -> BurstProfile:

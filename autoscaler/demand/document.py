@@ -17,7 +17,8 @@ from autoscaler.demand.model import DemandModel
 from autoscaler.demand.policy_file import policy_document
 from autoscaler.demand.shape import BANDS, bands
 from autoscaler.demand.words import answers, verdict
-from autoscaler.report.document import moment
+from autoscaler.report.document import gpus_of, moment, row_of
+from autoscaler.report.teams import team_figures
 
 VERSION = 1
 """Version of the keys; changed when a key is renamed or removed."""
@@ -41,6 +42,8 @@ def document(demand: DemandModel) -> dict[str, Any]:
         "excess_gpus": {"least": plain(low), "most": plain(high), **_numbers(demand.excess._asdict())},
         "tiers": [_numbers(tier._asdict()) for tier in demand.tiers],
         "services": [_service(demand, w) for w in range(len(demand.services))],
+        "teams": [row_of(each._asdict()) | {"cost": each.cost.to_json()} for each in team_figures(report)],
+        "gpu_use": {"from": report.use_from, "rows": [row_of(each._asdict()) for each in report.gpu_use]},
         "notes": [*report.notes, *demand.notes],
     }
 
@@ -84,6 +87,7 @@ def _service(demand: DemandModel, w: int) -> dict[str, Any]:
         "latency": _row(demand.tolerance, w),
         "mix": _row(demand.mix, w),
         "residency": _row(demand.residency, w),
+        "gpus": gpus_of(report, w),
         "duration": _row(demand.durations, w),
         "draft": None if draft is None else _draft(demand, draft, w),
     }

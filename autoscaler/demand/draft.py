@@ -16,13 +16,13 @@ from autoscaler.config.values import show_duration
 from autoscaler.core.measure.capacity import count_carrying
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.table.columns import FloatColumn, replace
-from autoscaler.demand.idle import Rest, find_rest
 from autoscaler.demand.shape import Hours, measure_concurrency, measure_queue
 from autoscaler.demand.windows import JumpWindow, find_window
 from autoscaler.report.columns import ConstantColumn, PolicyColumn, find_constant_counts
 from autoscaler.report.facts import ServiceFacts
 from autoscaler.report.fluid import FleetView, follow
 from autoscaler.report.history import Steps
+from autoscaler.report.idle import Rest, find_rest
 from autoscaler.report.load import FleetLoad, Profiles
 from autoscaler.report.outcome import ServiceFigures, sum_up
 

@@ -13,6 +13,8 @@ from autoscaler.core.table.columns import IntColumn
 from autoscaler.demand.model import DemandModel
 from autoscaler.demand.words import answers, verdict
 from autoscaler.lab.report.format import UNKNOWN, amount, count, printable, seconds, share
+from autoscaler.report.gpu_use import say_use
+from autoscaler.report.table import gpu_lines
 
 MOST_ROWS = 10
 """Services whose answers are printed; the others are in the document."""
@@ -36,20 +38,23 @@ ANSWERS = ("Floor", "Bursts", "Residency", "Waiting")
 
 def print_demand(demand: DemandModel, console: Console) -> None:
     """Print the model."""
-    order = _dearest(demand)
+    order = by_gpu_hours(demand)
     console.print(Text(verdict(demand), style="bold"))
     console.print(_inputs(demand, order))
     for w in order[:MOST_ROWS].tolist():
-        console.print(Text(printable(f"\n{demand.services[w]}"), style="bold"))
+        console.print(Text("\n" + printable(str(demand.services[w])), style="bold"))
         for title, answer in zip(ANSWERS, answers(demand, w), strict=True):
             console.print(Text.assemble((f"  {title}: ", "bold"), printable(answer)))
         if demand.drafts:
             _print_draft(demand, w, console)
+    for line in (*gpu_lines(demand.report), *say_use(demand.report.gpu_use)):
+        console.print(Text(printable(line)))
     for note in (*demand.report.notes, *demand.notes):
         console.print(Text(printable(f"note: {note}")))
 
 
-def _dearest(demand: DemandModel) -> IntColumn:
+def by_gpu_hours(demand: DemandModel) -> IntColumn:
+    """Return the services, the one with most GPU-hours first."""
     gpu_hours = np.nan_to_num(demand.report.entry("actual").outcome.gpu_hours)
     return np.argsort(-gpu_hours, kind="stable")
 

@@ -33,12 +33,12 @@ class ChartLine(NamedTuple):
 def gpus_by_hour(at_s: FloatColumn, lines: Sequence[ChartLine]) -> str:
     """Draw the GPUs of all services in each hour. at_s: float64[H], Unix times."""
     top, tall, low = 12.0, 200.0, 26.0
-    at_s, lines = _thin(at_s, lines, HOUR_POINTS)
+    at_s, lines = thin(at_s, lines, HOUR_POINTS)
     x = Scale(float(at_s[0]), float(at_s[-1]) + HOUR_S, LEFT, WIDTH - RIGHT)
     y = Scale(0.0, _top(lines), top + tall, top)
     parts = draw_axis(x, y, "GPUs")
     parts += _paths(x, y, at_s, x.high, lines)
-    parts += _times(x, top + tall + low - 6, DAY_S, "%a %d %b")
+    parts += label_times(x, top + tall + low - 6, DAY_S, "%a %d %b")
     return picture("GPUs by hour", top + tall + low, parts)
 
 
@@ -46,15 +46,15 @@ def day(at_s: FloatColumn, counts: Sequence[ChartLine], queues: Sequence[ChartLi
     """Draw a day of one service: replicas of each column, and below them its queues. at_s: float64[n], Unix times."""
     top, tall, gap, low, bottom = 10.0, 84.0, 14.0, 46.0, 22.0
     step_s = float(at_s[1] - at_s[0]) if len(at_s) > 1 else DAY_S
-    shown_s, counts = _thin(at_s, counts, DAY_POINTS)
-    _, queues = _thin(at_s, queues, DAY_POINTS)
+    shown_s, counts = thin(at_s, counts, DAY_POINTS)
+    _, queues = thin(at_s, queues, DAY_POINTS)
     x = Scale(float(at_s[0]), float(at_s[-1]) + step_s, NARROW_LEFT, NARROW - RIGHT)
     replicas = Scale(0.0, _top(counts), top + tall, top)
     waiting = Scale(0.0, _top(queues), top + tall + gap + low, top + tall + gap)
     parts = [*draw_axis(x, replicas, "replicas"), *_paths(x, replicas, shown_s, x.high, counts)]
     parts += [*draw_axis(x, waiting, "waiting"), *_paths(x, waiting, shown_s, x.high, queues)]
     height = top + tall + gap + low + bottom
-    parts += _times(x, height - 5, HOUR_S, "%H:%M")
+    parts += label_times(x, height - 5, HOUR_S, "%H:%M")
     return picture("A day: replicas and waiting requests", height, parts, NARROW)
 
 
@@ -69,7 +69,7 @@ def _paths(x: Scale, y: Scale, at_s: FloatColumn, end_s: float, lines: Sequence[
     return drawn
 
 
-def _times(x: Scale, y_px: float, unit_s: float, written: str) -> list[str]:
+def label_times(x: Scale, y_px: float, unit_s: float, written: str) -> list[str]:
     """Label times at multiples of a unit, UTC."""
     least_s = (x.high - x.low) / (x.end_px - x.start_px) * LABEL_PX
     every_s = unit_s * next(step for step in (1, 2, 3, 4, 6, 7, 12, 14, 28, 56, 112, 366) if step * unit_s >= least_s)
@@ -80,7 +80,7 @@ def _times(x: Scale, y_px: float, unit_s: float, written: str) -> list[str]:
     ]
 
 
-def _thin(at_s: FloatColumn, lines: Sequence[ChartLine], points: int) -> tuple[FloatColumn, list[ChartLine]]:
+def thin(at_s: FloatColumn, lines: Sequence[ChartLine], points: int) -> tuple[FloatColumn, list[ChartLine]]:
     """Reduce lines to at most this many points. Each keeps the highest value of its interval, so peaks survive."""
     if len(at_s) <= points:
         return at_s, list(lines)

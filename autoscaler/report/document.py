@@ -16,6 +16,7 @@ from autoscaler.core.model.money import Money, UnitCosts
 from autoscaler.report.outcome import ServiceFigures
 from autoscaler.report.report import Entry, FleetReport
 from autoscaler.report.sampled import Hour
+from autoscaler.report.teams import team_figures
 from autoscaler.report.verdict import judge, judged_services, needed_gpu_hours, sentence
 
 VERSION = 1
@@ -67,6 +68,8 @@ def document(report: FleetReport) -> dict[str, Any]:
             for entry in report.entries
         ],
         "services": [_service(report, row) for row in range(len(report.services))],
+        "teams": [row_of(each._asdict()) | {"cost": each.cost.to_json()} for each in team_figures(report)],
+        "gpu_use": {"from": report.use_from, "rows": [row_of(each._asdict()) for each in report.gpu_use]},
         "sample": [_hour(report, hour) for hour in report.sampled],
         "notes": list(report.notes),
     }
@@ -112,6 +115,8 @@ def _service(report: FleetReport, row: int) -> dict[str, Any]:
         "slots": _plain(profiles.slots[row]),
         "unavoidable": _plain(profiles.unavoidable[row]),
         "needed_gpu_hours": _plain(needed_gpu_hours(report)[row]),
+        "team": report.teams[row] if report.teams else None,
+        "gpus": gpus_of(report, row),
         "columns": {
             entry.name: {
                 key: moment(float(values[row])) if key == "worst_s" else _plain(values[row])
@@ -120,6 +125,31 @@ def _service(report: FleetReport, row: int) -> dict[str, Any]:
             for entry in report.entries
         },
     }
+
+
+def gpus_of(report: FleetReport, row: int) -> dict[str, Any] | None:
+    """Return what the GPUs of a service did; None: DCGM showed none."""
+    story = report.gpus
+    if story is None or not story.sentence(row):
+        return None
+    hours, proposal = story.hours, story.proposals[row]
+    return {
+        "sentence": story.sentence(row),
+        "replica_hours": row_of(dict(story.by_state(row))),
+        "weak_h": _plain(hours.weak_h[row]),
+        "loaded_h": _plain(hours.loaded_h[row]),
+        "active_h": _plain(hours.active_h[row]),
+        "idle_h": _plain(hours.idle_h[row]),
+        "change": proposal.change,
+        "effect": proposal.effect,
+        "saved_gpu_hours": _plain(proposal.saved_gpu_hours),
+        "attainment": _plain(proposal.attainment),
+    }
+
+
+def row_of(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values of which numbers have six significant digits, None where they are not finite."""
+    return {name: _plain(value) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def _hour(report: FleetReport, hour: Hour) -> dict[str, Any]:

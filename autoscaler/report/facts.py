@@ -45,6 +45,18 @@ class ServiceFacts:
     products: tuple[str, ...] = ()  # [W], of the GPUs, "": not known; (): of none
     sources: tuple[str, ...] = ()  # [W], of prices, as `Price.source`; (): not told
 
+    def only(self, rows: Sequence[int]) -> ServiceFacts:
+        """Return the facts of some services, in this order."""
+        place = list(rows)
+        return ServiceFacts(
+            tuple(self.model[row] for row in place),
+            self.gpus[place],
+            self.assumed_gpus[place],
+            self.usd_per_hour[place],
+            tuple(self.reasons[row] for row in place),
+            tuple(self.products[row] for row in place) if self.products else (),
+        )
+
     def money(self, names: Sequence[ServiceName], usd: FloatColumn, counted: BoolColumn) -> Money:
         """Add up what services cost. usd: float64[W]; NaN: no price. counted: bool[W], the services that are added."""
         rows = zip(names, usd.tolist(), self.reasons, counted.tolist(), strict=True)

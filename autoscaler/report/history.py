@@ -121,9 +121,14 @@ class FleetHistory:
         if not rows:
             known = ", ".join(sorted({name.namespace for name in self.services})[:10])
             raise ValueError(f"no service in namespace {' or '.join(namespaces)}; found: {known}")
-        columns = {name: values[:, rows] for name, values in self.columns.items()}
-        impossible = np.broadcast_to(self.impossible, len(self.services))[rows]
-        names = tuple(self.services[row] for row in rows)
+        return self.take(rows)
+
+    def take(self, rows: Sequence[int]) -> FleetHistory:
+        """Return some services, in this order."""
+        place = list(rows)
+        columns = {name: values[:, place] for name, values in self.columns.items()}
+        impossible = np.broadcast_to(self.impossible, len(self.services))[place]
+        names = tuple(self.services[row] for row in place)
         return replace(self, services=names, columns=columns, impossible=impossible)
 
     def from_first(self, least_steps: int) -> FleetHistory:

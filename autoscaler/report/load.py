@@ -6,6 +6,7 @@ arrive when they come, not when they are served. All is on one grid of steps of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -80,6 +81,11 @@ class FleetLoad:
     @property
     def shape(self) -> tuple[int, int]:
         return self.demand.shape[0], self.demand.shape[1]
+
+    def only(self, rows: Sequence[int]) -> FleetLoad:
+        """Return the load of some services, in this order."""
+        table = {name: each[:, list(rows)] for name, each in vars(self).items() if name != "span"}
+        return FleetLoad(self.span, **table)
 
 
 def measure_load(

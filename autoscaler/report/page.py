@@ -1,20 +1,20 @@
-"""The HTML page of a report: one file without outside resources and without a script, to be mailed or printed."""
+"""The HTML page of a report."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from importlib.resources import files
 
 import numpy as np
 
 from autoscaler.core.model.money import dollars
 from autoscaler.lab.report.format import UNKNOWN, amount, count, seconds, share
-from autoscaler.report import charts
+from autoscaler.report import charts, html
 from autoscaler.report.charts import DAY_S, HOUR_S, ChartLine
 from autoscaler.report.columns import ACTUAL, POLICY
 from autoscaler.report.document import assumptions, moment, total
+from autoscaler.report.gpu_page import gpu_use, gpus, teams
 from autoscaler.report.outcome import ServiceFigures, gpus_by_hour
 from autoscaler.report.report import LEAST_SEEN, Entry, FleetReport
 from autoscaler.report.sampled import describe
@@ -51,32 +51,9 @@ FIGURES: tuple[tuple[str, str, Callable[[ServiceFigures, int], str]], ...] = (
 
 def page(report: FleetReport) -> str:
     """Return the HTML document."""
-    lab, own = (
-        files(package).joinpath("page.css").read_text("utf-8") for package in ("autoscaler.lab.report", __package__)
-    )
-    sections = "\n".join(filter(None, (part(report) for part in (_totals, _by_hour, _gain, _all, _days, _sample))))
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<link rel="icon" href="data:,">
-<title>What the counts of {len(report.services)} services cost and missed</title>
-<style>
-{lab}{own}</style>
-</head>
-<body>
-<main>
-<header><h1>What the counts of {escape(count(len(report.services), "service"))} cost and missed</h1>
-<p class="muted">{escape(_facts(report))}</p></header>
-<p class="card verdict">{escape(sentence(judge(report)))}</p>
-{sections}
-{_method(report)}
-</main>
-</body>
-</html>
-"""
+    title = f"What the counts of {count(len(report.services), 'service')} cost and missed"
+    parts = (_totals, _by_hour, teams, _gain, gpus, gpu_use, _all, _days, _sample, _method)
+    return html.document(title, _facts(report), sentence(judge(report)), [part(report) for part in parts])
 
 
 def _facts(report: FleetReport) -> str:
@@ -86,29 +63,6 @@ def _facts(report: FleetReport) -> str:
         f"{moment(span.start_s)} to {moment(span.end_s)}, {seen_of(report.seen_days, report.span_days)} · "
         f"{report.server} · policy {policies} · steps of {seconds(report.step_s)}"
     )
-
-
-def _section(title: str, body: str, about: str = "") -> str:
-    said = f'<p class="muted">{escape(about)}</p>' if about else ""
-    return f'<section class="card"><h2>{escape(title)}</h2>{said}{body}</section>'
-
-
-def _table(head: Sequence[tuple[str, str]], rows: Iterator[str], caption: str = "") -> str:
-    cells = "".join(
-        f'<th scope="col"{"" if not name or place == 0 else NUMBER} title="{escape(about)}">{escape(name)}</th>'
-        for place, (name, about) in enumerate(head)
-    )
-    said = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return (
-        f'<div class="scroll"><table>{said}<thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-    )
-
-
-NUMBER = ' class="number"'
-
-
-def _cells(values: Sequence[str]) -> str:
-    return "".join(f"<td{NUMBER}>{escape(value)}</td>" for value in values)
 
 
 def _legend(report: FleetReport) -> str:
@@ -142,7 +96,7 @@ def _totals(report: FleetReport) -> str:
             name = f'<i class="swatch column-{number}"></i>{escape(entry.course.title)}'
             yield (
                 f'<tr class="{"ours" if entry.name == POLICY else ""}"><th scope="row">{name}</th>'
-                + _cells(
+                + html.cells(
                     (
                         amount(sums["gpu_hours"]),
                         cost,
@@ -155,7 +109,7 @@ def _totals(report: FleetReport) -> str:
                 + "</tr>"
             )
 
-    return _section("All services", _table(head, rows(), left_out(report)))
+    return html.section("All services", html.table(head, rows(), left_out(report)))
 
 
 def _by_hour(report: FleetReport) -> str:
@@ -166,7 +120,7 @@ def _by_hour(report: FleetReport) -> str:
     if not len(at_s):
         return ""
     drawn = charts.gpus_by_hour(at_s, lines)
-    return _section("GPUs by hour", f'{_legend(report)}<div class="scroll wide">{drawn}</div>', "Times are UTC.")
+    return html.section("GPUs by hour", f'{_legend(report)}<div class="scroll wide">{drawn}</div>', "Times are UTC.")
 
 
 def _gain(report: FleetReport) -> str:
@@ -174,7 +128,7 @@ def _gain(report: FleetReport) -> str:
     rows = [row for row in most_to_gain(report).tolist() if judged[row]][:MOST_GAIN]
     if not rows:
         return ""
-    return _section(
+    return html.section(
         "Most to gain",
         _figures(report, rows),
         "The services with the most GPU-hours beyond what their objective needs, or short of it.",
@@ -185,7 +139,7 @@ def _all(report: FleetReport) -> str:
     rows = sorted(range(len(report.services)), key=lambda row: report.services[row])[:MOST_ROWS]
     left = len(report.services) - len(rows)
     about = f"{count(left, 'service')} more are in the JSON." if left else ""
-    return _section("Every service", _figures(report, rows), about)
+    return html.section("Every service", _figures(report, rows), about)
 
 
 def _figures(report: FleetReport, rows: Sequence[int]) -> str:
@@ -207,10 +161,10 @@ def _figures(report: FleetReport, rows: Sequence[int]) -> str:
             for number, entry in has:
                 swatch = f'<i class="swatch column-{number}"></i>{escape(entry.course.title)}'
                 kind = "group" if first else ""
-                yield f'<tr class="{kind}">{first}<td>{swatch}</td>{_cells(_texts(entry, row))}</tr>'
+                yield f'<tr class="{kind}">{first}<td>{swatch}</td>{html.cells(_texts(entry, row))}</tr>'
                 first = ""
 
-    return _table(head, written())
+    return html.table(head, written())
 
 
 def _texts(entry: Entry, row: int) -> list[str]:
@@ -235,7 +189,7 @@ def _days(report: FleetReport) -> str:
         "The queue of the real counts is the measured one."
         + (f" {count(left, 'service')} more are not drawn." if left else "")
     )
-    return _section("A day of each service", f'{_legend(report)}<div class="timelines">{figures}</div>', about)
+    return html.section("A day of each service", f'{_legend(report)}<div class="timelines">{figures}</div>', about)
 
 
 def _day(report: FleetReport, row: int) -> str:
@@ -282,14 +236,14 @@ def _sample(report: FleetReport) -> str:
             name = f"{escape(str(report.services[each.row]))}, {each.kind}: {escape(hour(each.start_s))}{doubt}"
             cells = [f"{each.requests:,}", *(f"{write(was)} → {write(made)}" for write, was, made in pairs)]
             cells += [share(each.fluid_attainment), share(each.policy_attainment)]
-            yield f'<tr><th scope="row" class="wrap">{name}</th>{_cells(cells)}</tr>'
+            yield f'<tr><th scope="row" class="wrap">{name}</th>{html.cells(cells)}</tr>'
 
     about = (
         "Some hours of the dearest services, replayed on simulated engines with the speed that was learned. Measured → "
         "replayed with the real counts: the error of the simulation. This policy, fluid and replayed: the error of the "
         "figures above. A service beyond the limits of the reference is not well modelled and not judged."
     )
-    return _section("Request by request", _table(head, rows()), about)
+    return html.section("Request by request", html.table(head, rows()), about)
 
 
 def _method(report: FleetReport) -> str:
@@ -315,5 +269,4 @@ def _method(report: FleetReport) -> str:
     for reason in filter(None, report.facts.reasons):
         reasons[reason] = reasons.get(reason, 0) + 1
     said += [f"{count(number, 'service')}: {text}." for text, number in reasons.items()]
-    items = "".join(f"<li>{escape(text)}</li>" for text in (*said, *report.notes))
-    return f'<section class="card"><h2>Notes</h2><ul>{items}</ul></section>'
+    return html.notes((*said, *report.notes))

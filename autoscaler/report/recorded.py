@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoscaler.adapters.prometheus.range.own_use import GpuUseRow
 from autoscaler.adapters.prometheus.range.service_queries import COLUMNS, ServiceName
 from autoscaler.adapters.record.reader import Record, moment
 from autoscaler.adapters.record.rows import TRAFFIC_S
@@ -38,7 +39,7 @@ class Recorded(NamedTuple):
     history: FleetHistory
     facts: ServiceFacts
     policies: tuple[str, ...]  # names, the last one of each service; "": none
-    gpu_use: tuple[str, ...]  # sentences, see `read_use`
+    gpu_use: tuple[GpuUseRow, ...]
 
 
 def read_record(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from autoscaler.adapters.prometheus.range.own_use import GpuUseRow
 from autoscaler.adapters.prometheus.range.service_queries import ServiceName
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
@@ -16,6 +17,7 @@ from autoscaler.report.columns import (
     actual,
     find_constant_counts,
 )
+from autoscaler.report.diagnosis import GpuStory
 from autoscaler.report.facts import ServiceFacts
 from autoscaler.report.fluid import Column, Course, follow
 from autoscaler.report.history import FleetHistory
@@ -57,6 +59,10 @@ class FleetReport:
     sampled: tuple[Hour, ...] = ()  # hours that were replayed request by request
     asked_days: float = 0.0  # days that were asked for; the server may keep less
     doubts: tuple[str, ...] = ()  # [W], why a service is not well modelled; "": it is
+    gpus: GpuStory | None = None  # what GPUs did; None: DCGM showed none
+    gpu_use: tuple[GpuUseRow, ...] = ()  # GPU-seconds by state and by cause
+    use_from: str = ""  # where `gpu_use` comes from, in words
+    teams: tuple[str, ...] = ()  # [W], by a label; "": no team, (): no label names one
 
     def entry(self, name: str) -> Entry:
         """Return a column. Raises KeyError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
@@ -16,8 +16,10 @@ from autoscaler.core.table.columns import IntColumn
 from autoscaler.lab.report.format import UNKNOWN, amount, count, printable, share
 from autoscaler.report.columns import ACTUAL
 from autoscaler.report.document import cost, total
+from autoscaler.report.gpu_use import say_use
 from autoscaler.report.report import Entry, FleetReport
 from autoscaler.report.sampled import describe
+from autoscaler.report.teams import TeamFigures, team_figures
 from autoscaler.report.verdict import judge, judged_services, needed_gpu_hours, sentence
 
 MOST_ROWS = 10
@@ -28,10 +30,27 @@ def print_report(report: FleetReport, console: Console) -> None:
     console.print(Text(sentence(judge(report)), style="bold"))
     console.print(_totals(report))
     console.print(_services(report))
+    if found := team_figures(report):
+        console.print(_teams(found))
     if said := describe(report.sampled):
         console.print(Text(said))
+    for line in (*gpu_lines(report), *say_use(report.gpu_use)):
+        console.print(Text(printable(line)))
     for note in (*doubts(report), *report.notes):
         console.print(Text(printable(f"note: {note}")))
+
+
+def gpu_lines(report: FleetReport) -> list[str]:
+    """Say what the GPUs of the services with most loaded and idle hours did, and one change for each."""
+    story = report.gpus
+    if story is None:
+        return []
+    order = np.argsort(-story.hours.idle_h, kind="stable")[:MOST_ROWS].tolist()
+    return [
+        f"{report.services[row]}: " + ". ".join(filter(None, (said, story.proposals[row].words)))
+        for row in order
+        if (said := story.sentence(row))
+    ]
 
 
 def doubts(report: FleetReport) -> list[str]:
@@ -84,6 +103,19 @@ def left_out(report: FleetReport) -> str:
     """Return what the star of `cost_of` means; "": there is none."""
     was = cost(report, report.entry(ACTUAL))
     return f"* {was.say()}" if was.unpriced or was.too_high else ""
+
+
+def _teams(found: Sequence[TeamFigures]) -> Table:
+    table = Table(title=Text("Teams"), title_justify="left")
+    for name in ("team", "GPU-hours", "cost", "attainment", "what to change"):
+        table.add_column(name, justify="left" if name in ("team", "what to change") else "right", overflow="fold")
+    for each in found[:MOST_ROWS]:
+        usd = (dollars(each.cost.usd) if each.cost.priced else UNKNOWN) + "*" * bool(each.cost.unpriced)
+        changes = Text("\n".join(printable(change) for change in each.changes))
+        table.add_row(Text(printable(each.team)), amount(each.gpu_hours), usd, share(each.attainment), changes)
+    left = len(found) - MOST_ROWS
+    table.caption = f"{count(left, 'team')} more in the JSON" if left > 0 else None
+    return table
 
 
 FIGURES: tuple[tuple[str, Callable[[Mapping[str, float]], str]], ...] = (

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from autoscaler.cli.main import main
 from autoscaler.config.policy.parse import load as load_policies
-from tests.report.generated import HOUR_S, WORK_S, Service, day, filled_prometheus, generate, merged
+from tests.report.generated import HOUR_S, WORK_S, Service, filled_prometheus, generate, merged
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -30,6 +30,11 @@ def bursty(at_s):
     return 32.0 if 3600 <= at_s % (6 * HOUR_S) < 3600 + BURST_S else 8.0
 
 
+def resting(at_s):
+    """Return 5 requests a second for four hours of each day, and none in the others."""
+    return 5.0 if at_s / HOUR_S % 24 < 4 else 0.0
+
+
 @pytest.fixture(scope="module")
 def generated():
     end_s = time.time() // 360 * 360
@@ -37,7 +42,7 @@ def generated():
     services = (
         Service("office", office(8.0, 48.0), lambda _: 4, gpus=2),
         Service("bursty", bursty, lambda _: 2),
-        Service("steady", day(15, 17), lambda _: 1),
+        Service("resting", resting, lambda _: 2, is_profiled=True, team="support"),
     )
     made = [generate(service, start_s, end_s, SCRAPE_S) for service in services]
     truth = {service.name: one for service, (one, _) in zip(services, made, strict=True)}
@@ -49,6 +54,7 @@ async def test_answers_equal_the_truth_when_history_is_generated(generated, tmp_
     file, drafts = tmp_path / "demand.json", tmp_path / "drafts"
     drafts.mkdir()
     arguments = ["demand", "--since", f"{DAYS}d", "--json", str(file), "--drafts", str(drafts)]
+    arguments += ["--html", str(tmp_path / "demand.html")]
     async with filled_prometheus(tmp_path, text) as server:
         result = await asyncio.to_thread(CliRunner().invoke, main, [*arguments, "--prometheus", server.url])
     assert result.exit_code == 0, result.output
@@ -64,7 +70,7 @@ async def test_answers_equal_the_truth_when_history_is_generated(generated, tmp_
     assert bursty_["bursts"]["bursts"] == pytest.approx(4 * DAYS, abs=1)
     assert bursty_["bursts"]["duration_p50_s"] == pytest.approx(BURST_S, abs=360)
     assert bursty_["bursts"]["height_p50"] == pytest.approx(4, rel=0.2)
-    assert services["steady"]["bursts"]["bursts"] == 0
+    assert [services[name]["bursts"]["bursts"] for name in ("office", "resting")] == [0, 0]
 
     for name, row in services.items():
         assert row["duration"]["p50_s"] == pytest.approx(2.0, rel=0.02)
@@ -76,6 +82,7 @@ async def test_answers_equal_the_truth_when_history_is_generated(generated, tmp_
         assert row["residency"]["ratio"] == pytest.approx(active, rel=0.1)
         assert row["residency"]["loaded_h"] == pytest.approx(truth[name].replica_h, rel=0.02)
 
+    check_gpus(found, services, truth)
     draft = office_["draft"]
     assert draft["offered"], draft["refusal"]
     assert draft["gpu_hours"]["draft"] <= draft["gpu_hours"]["today"]
@@ -86,6 +93,22 @@ async def test_answers_equal_the_truth_when_history_is_generated(generated, tmp_
     spec = book.policies["team-office"].spec
     assert spec.replicas.max == int(lines["replicas.max"]["value"])
     assert found["sentence"] in " ".join(result.output.split())
-    assert found["excess_gpus"]["held"] == pytest.approx(11, rel=0.01)
+    assert found["excess_gpus"]["held"] == pytest.approx(12, rel=0.01)
     excess = found["excess_gpus"]
     assert excess["most"] == pytest.approx(excess["held"] - excess["needed_usual"], abs=1e-3)
+
+
+def check_gpus(found, services, truth):
+    resting_ = services["resting"]
+    idle_h = resting_["gpus"]["replica_hours"]["idle_and_loaded"]
+    assert idle_h == pytest.approx(2 * 20 * DAYS, rel=0.02)
+    assert resting_["gpus"]["idle_h"] == pytest.approx(idle_h, rel=0.01)
+    assert resting_["gpus"]["loaded_h"] == pytest.approx(truth["resting"].replica_h, rel=0.02)
+    assert resting_["gpus"]["active_h"] == pytest.approx(2 * 4 * DAYS, rel=0.05)
+    decode_h = resting_["gpus"]["replica_hours"]["memory_bound_decode"]
+    assert decode_h == pytest.approx(resting_["gpus"]["active_h"])
+    assert services["office"]["gpus"]["sentence"].startswith("not known, because profiling counters are off")
+    used = {(row["workload"], row["name"]): row["gpu_s"] / 3600 for row in found["gpu_use"]["rows"]}
+    assert used["resting", "loaded_idle"] == pytest.approx(idle_h, rel=0.02)
+    assert sum(used.values()) == pytest.approx(sum(team["gpu_hours"] for team in found["teams"]), rel=1e-3)
+    assert {team["team"]: team["services"] for team in found["teams"]} == {"support": 1, "no team": 2}

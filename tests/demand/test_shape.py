@@ -1,5 +1,6 @@
 """The inputs of the model, each beside the truth of a generated load."""
 
+from dataclasses import replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -9,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.demand.bursts import find_bursts, profile_bursts, surroundings
-from autoscaler.demand.idle import find_rest
 from autoscaler.demand.shape import bands, hours_of, measure_concurrency, measure_queue
 from autoscaler.demand.windows import find_window
+from autoscaler.report.idle import find_rest
 from tests.report.loads import START_S, STEP_S, load_of, profiles_of
 
 UTC, BERLIN = ZoneInfo("UTC"), ZoneInfo("Europe/Berlin")
@@ -31,12 +32,13 @@ def with_bursts(starts, length, factor, days=4.0):
     return load_of(demand, counts)
 
 
-def local_day(low, high, first, last, days=10, zone=BERLIN, workdays=True):
+def local_day(low, high, first, last, days=10, zone=BERLIN, workdays=True, start_s=START_S):
     """Return a load that is high between two hours of the clock of a zone."""
     steps = days * DAY
-    clock = [datetime.fromtimestamp(START_S + (step + 0.5) * STEP_S, zone) for step in range(steps)]
+    clock = [datetime.fromtimestamp(start_s + (step + 0.5) * STEP_S, zone) for step in range(steps)]
     demand = [high if first <= at.hour < last and not (workdays and at.weekday() > 4) else low for at in clock]
-    return load_of(np.array(demand)[:, None], np.full((steps, 1), 10.0))
+    load = load_of(np.array(demand)[:, None], np.full((steps, 1), 10.0))
+    return replace(load, span=load.span._replace(start_s=start_s))
 
 
 def test_floor_is_held_in_95_of_100_hours():
@@ -97,6 +99,14 @@ def test_shape_of_a_day_is_no_burst():
     assert find_bursts(local_day(1.0, 6.0, 9, 17))[0] == []
 
 
+@given(st.integers(0, 60), st.integers(181, 600), st.floats(0.0, 2.0))
+def test_edges_of_a_higher_level_are_no_bursts(start, length, low):
+    demand, counts = flat(demand=low)
+    for day in range(4):
+        demand[day * DAY + 420 + start : day * DAY + 420 + start + length] = 6.0
+    assert find_bursts(load_of(demand, counts))[0] == []
+
+
 @given(st.integers(0, 2**32), st.floats(0.05, 5.0))
 def test_chance_is_no_burst(seed, demand):
     counts = np.random.default_rng(seed).poisson(demand * STEP_S / 0.1, (DAY, 1))
@@ -142,6 +152,16 @@ def test_window_is_found_where_demand_jumps_on_workdays():
     assert window.covers(16, 4)
     assert not window.covers(17, 4)
     assert not window.covers(12, 5)
+
+
+@pytest.mark.parametrize("changed_on", [datetime(2026, 3, 29, tzinfo=BERLIN), datetime(2026, 10, 25, tzinfo=BERLIN)])
+def test_window_keeps_its_hour_when_daylight_saving_changes(changed_on):
+    load = local_day(1.0, 6.0, 9, 17, start_s=changed_on.timestamp() - 5 * 86_400, workdays=False)
+    hours = hours_of(load, BERLIN)
+    assert find_window(hours, 0).cron == ("0 9 * * *", "0 17 * * *")
+    assert len(hours.hour) == 240  # of the clock, with one that is left out or comes twice
+    by_utc = find_window(hours_of(load, UTC), 0)
+    assert by_utc is None or by_utc.cron != ("0 9 * * *", "0 17 * * *")
 
 
 def test_window_is_found_on_all_days_and_past_midnight():

@@ -27,6 +27,12 @@ LIMIT_S = 0.8
 STEEPNESS = 0.004
 MAX_BUSY = 0.95
 HOUR_S = 3600.0
+FREE = "DCGM_FI_DEV_FB_FREE"
+DECODE = {
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.92,
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.08,
+    "DCGM_FI_PROF_DRAM_ACTIVE": 0.71,
+}
 REQUEST = "vllm:e2e_request_latency_seconds"
 STAYS = {"2.0": 0.5, "5.0": 0.9, "10.0": 0.99, "30.0": 1.0, "+Inf": 1.0}
 """Share of the requests that stay for at most so many seconds."""
@@ -46,6 +52,8 @@ class Service:
     gpus: int = 1
     silent: Callable[[float], bool] = lambda _: False  # nothing was scraped
     start_s: float = 0.0  # from the creation of a pod until it is ready; 0: nothing tells
+    is_profiled: bool = False  # DCGM shows its activity: that of decode while a request runs, else none
+    team: str = ""  # label of its Deployment in kube-state-metrics
     restarts_s: tuple[float, ...] = ()  # Unix times at which all counters begin at 0
 
 
@@ -166,6 +174,13 @@ def _lines(service: Service, number: int, samples: dict[str, float], at_s: float
     for gpu in range(service.gpus):
         device = f'UUID="{pod["pod"]}-{gpu}",modelName="NVIDIA-L4"'
         yield f"DCGM_FI_DEV_FB_USED{{{text},{device}}} 20000 {at_s:.3f}"
+        if service.is_profiled:
+            decodes = samples["vllm:num_requests_running"] > 0
+            shown = {**DECODE, FREE: 2000.0} if decodes else dict.fromkeys(DECODE, 0.0) | {FREE: 2000.0}
+            yield from (f"{name}{{{text},{device}}} {value} {at_s:.3f}" for name, value in shown.items())
+    if service.team and number == 0:
+        deployment = f'namespace="{service.namespace}",deployment="{service.name}",label_team="{service.team}"'
+        yield f"kube_deployment_labels{{{deployment}}} 1 {at_s:.3f}"
 
 
 def merged(parts: Iterator[dict[str, list[str]]]) -> str:

@@ -18,6 +18,7 @@ from autoscaler.core.model.variants import Variants
 from autoscaler.core.tally import COUNTED, Tally, TallyState, advance
 from autoscaler.lab.replay.case import Goal
 from autoscaler.ports import Unavailable
+from autoscaler.report.gpu_use import say_use
 from autoscaler.report.past import past_of_record
 from autoscaler.report.recorded import read_record
 from tests.adapters.record.test_record import write
@@ -114,7 +115,7 @@ def test_idle_gpus_of_a_record_are_told_by_namespace(tmp_path):
         nobody = read_record(record, -math.inf, math.inf, ("other",))
     assert [row[0] for _, row in found] == pytest.approx([sums.idle_gpu_s.sum(), sums.gpu_s.sum()], abs=20)
     total_h = sums.gpu_s[: GpuState.ORDERED].sum() / 3600
-    (said,) = recorded.gpu_use
+    (said,) = say_use(recorded.gpu_use)
     assert said.startswith(f"GPUs of ns: {total_h:.1f} GPU-hours, of which {sums.idle_gpu_s.sum() / 3600:.1f} idle, ")
     assert "1 without a price: ns/w1" in said
     assert "; kept by: " in said

@@ -27,25 +27,50 @@ class GpuWords(NamedTuple):
     change: str  # one change to consider; "": none. What it saves is not known here
 
 
+class Circumstances(NamedTuple):
+    """What decides which change fits a diagnosis. NaN: not known."""
+
+    kv_usage: float  # 0..1
+    waiting: float  # requests
+    is_side: bool  # of a pair of prefill and decode
+    max_wait_s: float  # as its policy states
+    sleep_replicas: float  # likewise
+    asleep: float  # replicas
+    idle_after_s: float  # as its policy states; NaN: never
+    holds_requests: bool  # a gateway is known to hold requests while nothing serves
+
+
 def describe(row: TickRow) -> GpuWords:
     found = row.decision.diagnosed
     diagnosis, weak = tuple(Diagnosis)[found.diagnosis[row.row]], bool(found.weak[row.row])
     replicas, serving = float(found.replicas[row.row]), float(found.serving[row.row])
     of = f"{number(replicas)} of {count(serving, 'serving replica')}: " if serving > 0 else ""
     words = f"{of}{diagnosis.title}" if diagnosis.known else f"{of}not known, because {diagnosis.title}"
-    return GpuWords(diagnosis.state, weak, words + (WEAK if weak and diagnosis.known else ""), _change(diagnosis, row))
+    now = Circumstances(
+        kv_usage=row.observed("kv_usage"),
+        waiting=row.observed("waiting"),
+        is_side=bool(row.inp.fleet.workloads[row.row].role),
+        max_wait_s=row.spec("max_wait_s"),
+        sleep_replicas=row.spec("sleep_replicas"),
+        asleep=row.observed("asleep"),
+        idle_after_s=row.spec("idle_after_s"),
+        holds_requests=not math.isnan(row.observed("gateway_waiting")),
+    )
+    said = words + (WEAK if weak and diagnosis.known else "")
+    return GpuWords(diagnosis.state, weak, said, find_change(diagnosis, now))
 
 
-def _change(diagnosis: Diagnosis, row: TickRow) -> str:
+def find_change(diagnosis: Diagnosis, now: Circumstances) -> str:
+    """Return one change to consider; "": none."""
     match diagnosis:
         case Diagnosis.IDLE_AND_LOADED:
-            return _less(row)
+            return _less(now)
         case Diagnosis.MEMORY_BOUND_DECODE:
-            if row.observed("kv_usage") < ROOMY_KV_USAGE and row.observed("waiting") > 0:
+            if now.kv_usage < ROOMY_KV_USAGE and now.waiting > 0:
                 return "a larger batch (--max-num-seqs): requests wait, and the KV cache has room"
             return "quantization of weights or KV cache, since every token reads them from memory"
         case Diagnosis.COMPUTE_BOUND_PREFILL:
-            if row.inp.fleet.workloads[row.row].role:
+            if now.is_side:
                 return "quantization to FP8, which tensor cores compute faster"
             return "a pair of prefill and decode, so that long prompts do not delay tokens"
         case Diagnosis.COMMUNICATION_BOUND:
@@ -55,18 +80,18 @@ def _change(diagnosis: Diagnosis, row: TickRow) -> str:
         case Diagnosis.STUCK:
             return "a look at its log and a restart: nothing is answered"
         case Diagnosis.FEW_REQUESTS:
-            if row.spec("max_wait_s") >= MAY_WAIT_S:
+            if now.max_wait_s >= MAY_WAIT_S:
                 return "MPS or time-slicing, since its requests may wait"
             return "a MIG instance instead of a whole GPU, since its requests may not wait"
     return ""
 
 
-def _less(row: TickRow) -> str:
+def _less(now: Circumstances) -> str:
     """Word what to do with replicas that hold a GPU for nothing."""
-    if row.spec("sleep_replicas") > 0:
-        return "none: idle replicas sleep by its policy" if row.observed("asleep") > 0 else "sleep of idle replicas"
-    if math.isnan(row.spec("idle_after_s")):
-        if math.isnan(row.observed("gateway_waiting")):
+    if now.sleep_replicas > 0:
+        return "none: idle replicas sleep by its policy" if now.asleep > 0 else "sleep of idle replicas"
+    if math.isnan(now.idle_after_s):
+        if not now.holds_requests:
             return "sleep of idle replicas, or a smaller slice: no gateway is known to hold requests at zero"
         return "scale to zero (scaleToZero.idleAfter), which `vllm-autoscaler demand` replays"
     return "none: its policy lets it go to zero"

@@ -40,10 +40,11 @@ def group_labels(identity: tuple[str, ...], pairs: LabelPairs) -> tuple[str, ...
 def group_of(labels: Labels, identity: tuple[str, ...], pairs: LabelPairs) -> Group:
     """Return the group of a series of a pod or of a group; see `with_group_label`."""
     *others, _ = group_labels(identity, pairs)
-    return (_group_name(labels, pairs), *(labels.get(label, "") for label in others))
+    return (group_name(labels, pairs), *(labels.get(label, "") for label in others))
 
 
-def _group_name(labels: Labels, pairs: LabelPairs) -> str:
+def group_name(labels: Labels, pairs: LabelPairs) -> str:
+    """Return the name of the group of a pod, or of a series that is of a group already."""
     if GROUP in labels:
         return labels[GROUP]
     for _, label in pairs:

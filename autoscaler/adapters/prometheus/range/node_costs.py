@@ -120,13 +120,13 @@ def read_capacity_types(reader: RangeReader, span_s: tuple[float, float]) -> dic
     return {name: " or ".join(sorted(paid)) for name, paid in ({**told, **known}).items()}
 
 
-def _metric_label(key: str) -> str:
+def metric_label(key: str) -> str:
     """Return the name that kube-state-metrics gives a label of an object."""
     snake = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", key).lower()
     return f"label_{re.sub(r'[^a-z0-9_]', '_', snake)}"
 
 
-_LABELS = {_metric_label(key): key for key in (*CAPACITY_TYPES, *RESERVATION_LABELS, *ON_DEMAND_UNLESS_STATED)}
+_LABELS = {metric_label(key): key for key in (*CAPACITY_TYPES, *RESERVATION_LABELS, *ON_DEMAND_UNLESS_STATED)}
 
 
 def _node(labels: Labels, hosts: tuple[str, ...] = HOSTS) -> tuple[str, ...]:

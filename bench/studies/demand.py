@@ -1,0 +1,178 @@
+"""Draft a policy from the first half of each public trace, and judge it on the second half, which it has not seen.
+
+    python bench/studies/demand.py --traces FOLDER > table.md
+    python bench/studies/demand.py --traces FOLDER --picture > docs/pictures/demand.svg
+
+Rates are scaled to a mean of four busy replicas and drawn as Poisson counts. Requests take the engine as long as the
+generator of `tests/report/generated.py` says, so only the shape is that of the trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from autoscaler.config.policy.compile import spec_row
+from autoscaler.config.policy.parse import load as load_policies
+from autoscaler.core.model.spec import Spec
+from autoscaler.core.table.columns import FloatColumn
+from autoscaler.demand.charts import course
+from autoscaler.demand.draft import Draft, Half, make_drafts
+from autoscaler.demand.shape import hours_of
+from autoscaler.lab.report.format import UNKNOWN, amount, share
+from autoscaler.report.charts import ChartLine
+from autoscaler.report.facts import ServiceFacts
+from autoscaler.report.history import Span
+from autoscaler.report.load import FleetLoad, Profiles
+from bench.studies.dots import standalone
+
+TRACES = {
+    "azure2024_code_week_rate": "Azure 2024, code, 7 days",
+    "servegen_m-mid_week1_rate": "ServeGen m-mid, 7 days",
+    "servegen_m-large_rate": "ServeGen m-large, 14 days",
+}
+STEP_S, BIN_S, START_S = 120.0, 600.0, 1_715_558_400.0  # a Monday, midnight
+MEAN_REPLICAS, WORK_S, COLD_START_S = 4.0, 0.05, 240.0
+
+
+class Judged(NamedTuple):
+    """A trace with its draft."""
+
+    name: str
+    load: FleetLoad
+    draft: Draft
+
+
+def read_rates(file: Path) -> FloatColumn:
+    """Return requests per second of each bin."""
+    with gzip.open(file, "rt") as lines:
+        return np.array([float(row["rate_rps"] or "nan") for row in csv.DictReader(lines)], np.float64)
+
+
+def load_of(rates: FloatColumn, seed: int = 0) -> FleetLoad:
+    """Return the load of one service with these rates, on as many replicas as keep it at 70 % of their capacity."""
+    known = np.where(np.isnan(rates), np.nanmean(rates), rates)
+    each = np.repeat(known / known.mean() * MEAN_REPLICAS / WORK_S, round(BIN_S / STEP_S))
+    arrivals = np.random.default_rng(seed).poisson(each * STEP_S).astype(np.float32)[:, None]
+    demand = arrivals * np.float32(WORK_S / STEP_S)
+    counts = np.full_like(demand, np.ceil(demand.mean() / 0.7))
+    busy = np.minimum(demand / counts, 0.95)
+    columns = {
+        "demand": demand,
+        "arrivals": arrivals,
+        "work_s": np.full_like(demand, WORK_S),
+        "busy": busy,
+        "pods": counts,
+        "ordered": counts,
+        "running": demand * 10,
+        "waiting": np.zeros_like(demand),
+        "kv_usage": busy / 2,
+        "gap_s": 0.01 / (1 - busy),
+        "prompt_tokens": arrivals * 600,
+        "output_tokens": arrivals * 200,
+        "missed_share": np.zeros_like(demand),
+    }
+    return FleetLoad(Span(START_S, STEP_S, len(demand)), seen=np.ones(demand.shape, bool), **columns)
+
+
+def half_of(load: FleetLoad, first: int, last: int) -> Half:
+    span = Span(load.span.start_s + first * STEP_S, STEP_S, last - first)
+    part = FleetLoad(span, **{name: each[first:last] for name, each in vars(load).items() if name != "span"})
+    return Half(part, profiles(), hours_of(part, ZoneInfo("UTC")))
+
+
+def profiles() -> Profiles:
+    known = {
+        "idle_gap_s": 0.01,
+        "prompt_token_s": 62.5e-6,
+        "output_token_s": 91e-6,
+        "slots": np.nan,
+        "work_s": WORK_S,
+        "steepness": 0.004,
+        "unavoidable": 0.0,
+        "batch_room_s": 0.0,
+        "max_queue_s": 0.8,
+        "cold_start_s": COLD_START_S,
+    }
+    no = np.zeros(1, bool)
+    return Profiles(
+        **{name: np.full(1, value) for name, value in known.items()},
+        assumed_speed=no,
+        assumed_misses=no,
+        assumed_start=no,
+    )
+
+
+def judge(name: str, rates: FloatColumn) -> Judged:
+    """Return the draft of a trace, judged on its second half."""
+    book = load_policies(())
+    spec = Spec(*(np.full(1, value) for value in spec_row(book.policies[book.default].spec)))
+    facts = ServiceFacts(("",), np.ones(1), np.zeros(1, bool), np.full(1, np.nan), ("",))
+    load = load_of(rates)
+    middle = load.shape[0] // 2
+    (draft,) = make_drafts(half_of(load, 0, middle), half_of(load, middle, load.shape[0]), spec, facts)
+    return Judged(name, load, draft)
+
+
+def table(judged: Sequence[Judged]) -> str:
+    """Return the table of the docs."""
+    lines = [
+        "| trace, second half | draft | GPU-hours | today's policy | least constant | attainment | today's |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, _, draft in judged:
+        said = ", ".join(f"{line.field} {line.value}" for line in draft.lines) if draft.offered else draft.refusal
+        hours = (draft.gpu_hours, draft.gpu_hours_today, draft.gpu_hours_constant)
+        figures = [*(amount(each) if np.isfinite(each) else UNKNOWN for each in hours)]
+        figures += [share(draft.attainment), share(draft.attainment_today)]
+        lines.append(f"| {name} | {said} | {' | '.join(figures)} |")
+    return "\n".join(lines) + "\n"
+
+
+def picture(judged: Sequence[Judged]) -> str:
+    """Return the busy replicas of each trace by hour, one below the other."""
+    parts, top = [], 0.0
+    size = round(3600 / STEP_S)
+    for name, load, _ in judged:
+        starts = np.arange(0, load.shape[0] - size + 1, size)
+        busy = np.add.reduceat(load.demand[: starts[-1] + size, 0].astype(np.float64), starts) / size
+        drawn = course(name, "busy", load.span.start_s + starts * STEP_S, ChartLine("column-1", busy))
+        parts.append(
+            f'<text class="label" x="0" y="{top + 14:g}">{name}</text>'
+            + drawn.replace(
+                "<svg ", f'<svg style="color: var(--ours)" x="0" y="{top + 18:g}" width="590" height="144" ', 1
+            )
+        )
+        top += 172
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 590 {top:g}" class="chart" role="img" '
+        f'aria-label="Busy replicas by hour of three public traces">{"".join(parts)}</svg>'
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--traces", type=Path, required=True, help="folder with the traces")
+    parser.add_argument("--picture", action="store_true", help="draw the traces instead of the table")
+    given = parser.parse_args(arguments)
+    rates = {name: read_rates(given.traces / f"{file}.csv.gz") for file, name in TRACES.items()}
+    if given.picture:
+        nothing = Draft((), False, "", *[np.nan] * 5, None, None)
+        print(standalone(picture([Judged(name, load_of(each), nothing) for name, each in rates.items()])), end="")
+    else:
+        print(table([judge(name, each) for name, each in rates.items()]), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
