@@ -144,6 +144,19 @@ async def test_explain_shows_the_next_start_and_those_under_way(daemon: Daemon):
     assert starting == "  starting    late-0: weights for 12 min, usually 2 min; it is late"
 
 
+@pytest.mark.parametrize("change", ["", "sleep of idle replicas"])
+async def test_explain_shows_what_gpus_do_and_what_to_consider(exposition_server: ExpositionServer, change: str):
+    gpus = {"diagnosis": "idle_and_loaded", "weak": False, "sentence": "2 of 2: idle and loaded", "change": change}
+    explained = json.dumps({"explanation": {"sentence": "Keeps 4.", "forecast": [], "gpus": gpus}})
+    exposition_server.serve(PATH, explained)
+    first, *lines = await explanation(exposition_server.url, "ns", "llama")
+    assert first == "Keeps 4."
+    assert [line.split(maxsplit=1) for line in lines] == [
+        ["gpus", "2 of 2: idle and loaded"],
+        *([["consider", change]] if change else []),
+    ]
+
+
 async def test_old_last_tick_is_said_first(exposition_server: ExpositionServer):
     explained = '{"sentence": "Keeps 4 replicas.", "forecast": []}'
     stale = "the last successful tick is 3600.0 s old, more than 40 s: OSError: no connection"

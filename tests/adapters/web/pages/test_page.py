@@ -211,6 +211,8 @@ async def test_the_first_link_of_a_workload_skips_to_it(daemon: Daemon, open_pag
     daemon.record(world.tick())
     page = await open_page(f"/#{world.members[0].ref}")
     await expect(page.locator(".sentence")).to_contain_text("from")
+    await expect(page.locator("p.gpus")).to_contain_text("2 of 2 serving replicas: idle and loaded")
+    await expect(page.locator("p.gpus")).to_contain_text("sleep of idle replicas")
     skip = page.get_by_role("link", name="Skip to")
     await skip.focus()
     await page.keyboard.press("Enter")
