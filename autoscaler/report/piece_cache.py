@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 KEPT_S = 2 * 86_400.0
 MAX_BYTES = 2 << 30
+MARK = 0x7661_7063
+"""Application id in the head of the file (SQLite file format, 1.3): a file without it is somebody's, and stays."""
 SCHEMA = "CREATE TABLE IF NOT EXISTS pieces (key BLOB PRIMARY KEY, at REAL, answer BLOB)"
 
 
@@ -88,19 +90,28 @@ class PieceCache:
 
     def _open(self, file: Path) -> sqlite3.Connection:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
+        with os.fdopen(os.open(file, os.O_CREAT | os.O_RDWR, 0o600), "rb") as opened:
+            head = opened.read(100)
+        if head and not (head.startswith(b"SQLite format 3\0") and int.from_bytes(head[68:72], "big") == MARK):
+            raise OSError("is no cache of this command, and is left alone")
         if file.stat().st_size > MAX_BYTES:
             file.unlink()
+        try:
+            return self._connect(file)
+        except sqlite3.DatabaseError:  # damaged
+            file.unlink()
+            return self._connect(file)
+
+    def _connect(self, file: Path) -> sqlite3.Connection:
         database = sqlite3.connect(file, timeout=2, check_same_thread=False)
         try:
-            database.execute(SCHEMA)
             with database:
+                database.execute(f"PRAGMA application_id = {MARK}")
+                database.execute(SCHEMA)
                 database.execute("DELETE FROM pieces WHERE at < ?", (time.time() - KEPT_S,))
-        except sqlite3.DatabaseError:  # damaged
+        except sqlite3.Error:
             database.close()
-            file.unlink()
-            database = sqlite3.connect(file, timeout=2, check_same_thread=False)
-            database.execute(SCHEMA)
+            raise
         return database
 
     def _key(self, piece: Piece, span: Span) -> bytes:

@@ -14,7 +14,8 @@ TTFT_LIMIT, ITL_LIMIT = 0.5, 0.35
 WAITING_LIMIT, LEAST_WAITING = 0.5, 5.0
 """A row is not well modelled if the replay of the real counts differs by more from what was measured: attainment by
 more than this, TTFT at the median by this share of the objective, ITL by this share of what was measured, waiting
-requests by this share of it and by `LEAST_WAITING`."""
+requests by this share of it and by `LEAST_WAITING`. Nor is it if the fluid attainment of the policy differs by more
+than `ATTAINMENT_LIMIT` from the replay of the policy's counts."""
 
 LATE = 2.0
 """Waits beyond this many times the objective are equally late."""
@@ -40,7 +41,7 @@ class Hour:
 
 
 def find_doubt(hour: Hour, goal: Goal, late_waiting: float) -> str:
-    """Return in which way the replay of the real counts is too far from what was measured; "": in none.
+    """Return in which way the replay is too far from what was measured, or the fluid figure from it; "": in none.
 
     late_waiting: waiting requests from which all of them miss. A queue or a wait far beyond what misses is not
     compared: a replay begins without the queue of hours before, and histograms end somewhere.
@@ -55,6 +56,9 @@ def find_doubt(hour: Hour, goal: Goal, late_waiting: float) -> str:
     off = abs(min(hour.replayed_waiting, late_waiting) - min(hour.measured_waiting, late_waiting))
     if off > LEAST_WAITING and off > WAITING_LIMIT * hour.measured_waiting:
         return f"{hour.replayed_waiting:.3g} requests wait in the replay, {hour.measured_waiting:.3g} were measured"
+    if abs(hour.fluid_attainment - hour.policy_attainment) > ATTAINMENT_LIMIT:
+        fluid = f"{hour.fluid_attainment:.1%} by fluid sums under this policy"
+        return f"{fluid}, {hour.policy_attainment:.1%} in the replay"
     return ""
 
 

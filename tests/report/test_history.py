@@ -119,16 +119,28 @@ def test_present_is_not_kept_when_samples_may_still_come(tmp_path):
     assert len(server.requests) == 2 * before
 
 
-@pytest.mark.parametrize("content", [b"no database at all" * 100, b""])
-def test_damaged_cache_is_made_again(tmp_path, content):
+def test_damaged_cache_is_made_again(tmp_path):
     file = tmp_path / "cache"
-    file.write_bytes(content)
-    cache = PieceCache(file, "here")
-    piece = Piece(PODS, 0, 2)
+    PieceCache(file, "here").close()
+    file.write_bytes(file.read_bytes()[:100] + b"damaged" * 100)
+    cache, piece = PieceCache(file, "here"), Piece(PODS, 0, 2)
     cache.put(piece, SPAN, {ServiceName("", "a", "b"): np.array([1.0, np.nan])})
     found = cache.get(piece, SPAN)
     assert found is not None and found[ServiceName("", "a", "b")][0] == 1
     assert not cache.problem
+
+
+@pytest.mark.parametrize("database", [False, True])
+def test_a_file_of_somebody_is_left_alone_when_named_as_cache(tmp_path, database):
+    file = tmp_path / "thesis"
+    if database:
+        with sqlite3.connect(file) as other:
+            other.execute("CREATE TABLE chapters (text)")
+    else:
+        file.write_bytes(b"my thesis")
+    before = file.read_bytes()
+    assert f"{file}: is no cache" in PieceCache(file, "here").problem
+    assert file.read_bytes() == before
 
 
 def test_cache_of_another_server_is_not_used(tmp_path):

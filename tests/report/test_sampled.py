@@ -69,6 +69,8 @@ def with_score(measured=None, replayed=None):
         ({"measured_waiting": 90.0, "replayed_waiting": 900.0}, ""),  # all of them miss
         ({"measured_itl_s": np.nan, "measured_waiting": np.nan, "replayed_waiting": 99.0}, ""),  # no metric shows it
         (with_score(measured={"attainment_ttft": np.nan, "ttft_p50_s": np.nan}), ""),
+        ({"policy_attainment": 0.93}, ""),
+        ({"policy_attainment": 0.915}, "97.0% by fluid sums under this policy, 91.5% in the replay"),
     ],
 )
 def test_doubt_names_what_is_beyond_its_limit(changed, doubt):
