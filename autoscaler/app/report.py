@@ -262,6 +262,9 @@ def _of_record(options: ReportOptions, folder: Path, console: Console) -> tuple[
         _, last_s = record.span()
         recorded = read_record(record, last_s - options.since_s, last_s, options.namespaces, options.prices)
         own, unread = read_recorded_policies(record)
+    if not recorded.history.services:
+        where = f" of namespace {' or '.join(options.namespaces)}" if options.namespaces else ""
+        raise Unavailable("; ".join((f"--record {folder}: no service{where} in it", *recorded.history.problems)))
     if options.default_policy or options.policies:
         book = load_policies(options.policies, options.default_policy or DEFAULT_POLICY)
         policies, names = book.policies, (book.default,) * len(recorded.policies)
@@ -373,7 +376,7 @@ async def _discover(settings: PrometheusSettings, namespaces: tuple[str, ...]) -
         try:
             return discovered.fleet(), discovered.problems
         except Unavailable as error:
-            return None, (f"now: {error}",)
+            return None, (f"names of models are known only while engines report: {error}",)
 
 
 @contextmanager

@@ -202,17 +202,22 @@ def read_history(
             else:
                 merged.add(piece, kept)
                 done += 1
-        for piece, answer in _read_parallel(readers, missing, span, waits_s):
-            done += 1
+        asked = 0
+        for piece, answer, failure in _read_parallel(readers, missing, span, waits_s):
+            done, asked = done + 1, asked + 1
             progress(done / len(pieces))
-            if isinstance(answer, Unavailable):
-                problems[f"{_hours(piece, span)} of {piece.query.column} could not be read: {answer}"] = None
-                last_error = answer
+            if failure is not None:
+                part = "a part of " if answer else ""
+                problems[f"{part}{_hours(piece, span)} of {piece.query.column} could not be read: {failure}"] = None
+                last_error = failure
+            if failure is not None and not answer:
                 continue
             answered += 1
             merged.add(piece, answer)
-            if span.start_s + piece.last * span.step_s < now() - SETTLED_S:
+            if failure is None and span.start_s + piece.last * span.step_s < now() - SETTLED_S:
                 cache.put(piece, span, answer)
+        if left := len(missing) - asked:
+            problems[f"{left:,} more parts of the history were not asked for: {FAILURES} in a row failed"] = None
         if not merged.pieces and problems:
             raise last_error
         merged.choose()
@@ -319,10 +324,10 @@ def _pieces(queries: Sequence[ServiceQuery], span: Span) -> list[Piece]:
 
 def _read_parallel(
     readers: Callable[[], RangeReader], pieces: Sequence[Piece], span: Span, waits_s: Sequence[float]
-) -> Iterator[tuple[Piece, Answer | Unavailable]]:
-    """Yield the answer to each piece as it comes. The threads end when the iterator does."""
+) -> Iterator[tuple[Piece, Answer, Unavailable | None]]:
+    """Yield what was read of each piece as it comes, and why not all was. The threads end when the iterator does."""
     waiting: queue.SimpleQueue[Piece] = queue.SimpleQueue()
-    answers: queue.Queue[tuple[Piece, Answer | Unavailable] | BaseException] = queue.Queue(PARALLEL)
+    answers: queue.Queue[tuple[Piece, Answer, Unavailable | None] | BaseException] = queue.Queue(PARALLEL)
     stopped = threading.Event()
     for piece in pieces:
         waiting.put(piece)
@@ -333,7 +338,7 @@ def _read_parallel(
         try:
             while not stopped.is_set():
                 piece = waiting.get_nowait()
-                answers.put((piece, _read(reader, piece, span, stopped, waits_s)))
+                answers.put((piece, *_read(reader, piece, span, stopped, waits_s)))
                 stopped.wait(PAUSE_S)
         except queue.Empty:
             pass
@@ -349,7 +354,7 @@ def _read_parallel(
             found = answers.get()
             if isinstance(found, BaseException):
                 raise found
-            in_a_row = in_a_row + 1 if isinstance(found[1], Unavailable) else 0
+            in_a_row = in_a_row + 1 if found[2] is not None and not found[1] else 0
             yield found
             if in_a_row >= FAILURES:
                 return
@@ -359,8 +364,8 @@ def _read_parallel(
 
 def _read(
     reader: RangeReader, piece: Piece, span: Span, stopped: threading.Event, waits_s: Sequence[float]
-) -> Answer | Unavailable:
-    """Return the answer to a piece, or why there is none."""
+) -> tuple[Answer, Unavailable | None]:
+    """Return what was read of a piece, and why not all of it was; None: all was."""
     values: Answer = {}
     failure: Unavailable | None = None
     parts = [(piece.first, piece.last)]
@@ -385,7 +390,7 @@ def _read(
             if name not in values:
                 values[name] = np.full(piece.last - piece.first, np.nan, np.float32)
             _add(values[name], row["values"], piece, span)
-    return failure if failure is not None and not values else values
+    return values, failure
 
 
 def _query(

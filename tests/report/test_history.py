@@ -91,6 +91,30 @@ def test_rest_is_used_when_one_column_is_never_answered():
     assert "of running could not be read" in found.problems[0]
 
 
+def test_a_part_that_fails_is_told_and_read_by_the_next_run(tmp_path):
+    """Half of a piece that was too large is refused for another reason."""
+    file, broken = tmp_path / "cache", [True]
+
+    def answer(query, points, number):
+        late = query == RUNNING.expression and broken[0] and number > 5
+        return 422 if points > 60 else 500 if late else 3
+
+    server = Server(answer)
+    found = server.read(cache=PieceCache(file, "here"))
+    assert 0 < np.isnan(found.column("running")).mean() < 1
+    assert [each for each in found.problems if each.startswith("a part of") and "of running could" in each]
+    broken[0] = False
+    again = server.read(cache=PieceCache(file, "here"))
+    assert (again.column("running") == 3).all() and not again.problems
+
+
+def test_what_is_not_asked_for_is_told_when_a_server_stops():
+    many = [ServiceQuery(f"column {number}", f"sum(z{number})") for number in range(9)]
+    found = Server(lambda query, points, number: 3 if query == PODS.expression else 500).read((PODS, *many))
+    assert sum("could not be read" in each for each in found.problems) == 3
+    assert any(each.startswith("6 more parts of the history were not asked for") for each in found.problems)
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_reading_fails_at_once_when_access_is_refused(status):
     server = Server(lambda query, points, number: status)

@@ -138,6 +138,13 @@ def test_a_request_that_nobody_judged_has_not_missed():
     assert set(COUNTED) <= set(vars(since))
 
 
+def test_a_namespace_that_is_not_recorded_is_named(tmp_path):
+    write(tmp_path / "record", spread())
+    options = replace(record_options(tmp_path / "record", SPAN_S), namespaces=("other",))
+    with pytest.raises(Unavailable, match="no service of namespace other in it"):
+        make_report(options, Console(quiet=True))
+
+
 def test_stated_price_and_policy_stand_in_for_the_recorded_ones(tmp_path):
     write(tmp_path / "record", spread())
     policy = tmp_path / "slow.yaml"
