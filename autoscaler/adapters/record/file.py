@@ -90,15 +90,20 @@ STEPS, MOST_STEPS = 1_000_000, 5_000
 LAST_S = 253_402_300_799
 """The last second of the year 9999, which is the last one that can be worded."""
 
+MOST = 10**15
 BOUNDS = {
     **dict.fromkeys(
-        ("at_s", "from_s", "until_s"), f"(typeof({{0}}) IN ('integer', 'real') AND {{0}} BETWEEN 0 AND {LAST_S})"
+        ("at_s", "from_s", "until_s"), f"typeof({{0}}) IN ('integer', 'real') AND {{0}} BETWEEN 0 AND {LAST_S}"
     ),
-    "INTEGER": "({0} IS NULL OR typeof({0}) = 'integer')",
-    "REAL": "({0} IS NULL OR typeof({0}) IN ('integer', 'real') AND abs({0}) < 1e15)",
-    "TEXT": f"({{0}} IS NULL OR typeof({{0}}) = 'text' AND length({{0}}) <= {MAX_TEXT})",
+    "INTEGER": f"typeof({{0}}) = 'integer' AND {{0}} BETWEEN 0 AND {MOST}",
+    "REAL": f"typeof({{0}}) IN ('integer', 'real') AND {{0}} BETWEEN 0 AND {MOST}",
+    "TEXT": f"typeof({{0}}) = 'text' AND length({{0}}) <= {MAX_TEXT}",
 }
 """What holds of each value of a column, by its name or its type."""
+
+UNKNOWN = frozenset({"current", "ready", "starting", "wanted", "signal", "stage", "count", "usd", "usd_per_hour"})
+UNKNOWN |= {"gpus", "ttft_s", "itl_s", "attainment"}
+"""Columns that may be NULL."""
 
 JOURNAL_END = bytes.fromhex("d9d505f920a163d7")
 """The last bytes of a journal that names another file, which SQLite would delete. None of ours does."""
@@ -204,8 +209,9 @@ class RecordFile:
     def _check_values(self, table: str) -> None:
         """Raise sqlite3.DatabaseError if a value has another type than its column, or is beyond bounds."""
         columns = [each.split()[:2] for each in TABLES[table].partition(", PRIMARY KEY (")[0].split(", ")]
-        good = " AND ".join(BOUNDS[name if name in BOUNDS else kind].format(name) for name, kind in columns)
-        if self._fetch(f"SELECT 1 FROM {table} WHERE NOT ({good}) LIMIT 1"):
+        bounds = ((BOUNDS[name if name in BOUNDS else kind].format(name), name) for name, kind in columns)
+        good = " AND ".join(f"({bound} OR {name in UNKNOWN:d} AND {name} IS NULL)" for bound, name in bounds)
+        if self._fetch(f"SELECT 1 FROM {table} WHERE ({good}) IS NOT TRUE LIMIT 1"):
             raise sqlite3.DatabaseError(f"table {table} has values that no record has")
         self._whole.add(table)
 

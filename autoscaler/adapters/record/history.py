@@ -52,14 +52,17 @@ TABLES = {
     "about": "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID",
     "names": (
         "CREATE TABLE names (id INTEGER PRIMARY KEY, namespace TEXT, name TEXT, kind TEXT, resource TEXT, "
-        "product TEXT, nodes TEXT, UNIQUE (namespace, name, kind, resource, product, nodes))"
+        "product TEXT, nodes TEXT, last_s INTEGER, UNIQUE (namespace, name, kind, resource, product, nodes))"
     ),
     "parts": (
         "CREATE TABLE parts (from_s INTEGER PRIMARY KEY, quarters INTEGER, seconds INTEGER, rows INTEGER, data BLOB)"
     ),
 }
 MOST_PARTS = 2 * (KEPT_DAYS + QUARTERS)
-MOST_NAMES, MAX_NAME = 1_000_000, 1024
+MOST_NAMES, MAX_NAME = 1_000_000, 320
+"""Names in a file, and the longest part of one: that of a resource in Kubernetes has at most 317 characters."""
+
+PARTS_OF_NAME = ("namespace", "name", "kind", "resource", "product", "nodes")
 
 
 class UseName(NamedTuple):
@@ -133,7 +136,7 @@ class HistoryWriter:
 
     def _write(self, seconds: int, names: list[UseName], values: FloatColumn) -> None:
         with closing(_open(self._path, write=True)) as file, _writing(file):
-            ids = [_number(file, name) for name in names]
+            ids = [_number(file, name, self._from_s) for name in names]
             row = (self._from_s, 1, seconds, len(ids), _pack(np.array(ids), values[:, :, None]))
             longer = "ON CONFLICT DO UPDATE SET seconds = excluded.seconds, rows = excluded.rows, data = excluded.data"
             file.execute(
@@ -146,11 +149,15 @@ class HistoryWriter:
             self._make_room(file)
 
     def _make_room(self, file: sqlite3.Connection) -> None:
-        taken, rows = file.execute("SELECT sum(length(data)), count(*) FROM parts").fetchone()
-        while taken > self._max_bytes and rows > 1:
-            oldest, size = file.execute("SELECT from_s, length(data) FROM parts ORDER BY from_s LIMIT 1").fetchone()
-            file.execute("DELETE FROM parts WHERE from_s = ?", (oldest,))
-            taken, rows = taken - size, rows - 1
+        """Remove the oldest days until the rest has room, and the names that no other day has."""
+        length = " + ".join(f"length({part})" for part in PARTS_OF_NAME)
+        while True:
+            file.execute("DELETE FROM names WHERE last_s < (SELECT min(from_s) FROM parts)")
+            taken, rows = file.execute("SELECT sum(length(data)), count(*) FROM parts").fetchone()
+            chars, names = file.execute(f"SELECT sum({length}), count(*) FROM names").fetchone()
+            if (taken + 2 * chars <= self._max_bytes and names <= MOST_NAMES) or rows <= 1:
+                return  # a name also stands in the index
+            file.execute("DELETE FROM parts WHERE from_s = (SELECT min(from_s) FROM parts)")
 
 
 def read_history(folder: Path, since_s: float = 0.0) -> Iterator[UseDay]:
@@ -164,7 +171,7 @@ def read_history(folder: Path, since_s: float = 0.0) -> Iterator[UseDay]:
             _check(file)
             named = {
                 number: UseName(namespace, name, kind, (resource, product, nodes))
-                for number, namespace, name, kind, resource, product, nodes in file.execute("SELECT * FROM names")
+                for number, namespace, name, kind, resource, product, nodes, _ in file.execute("SELECT * FROM names")
             }
             query = "SELECT from_s, quarters, rows, data FROM parts WHERE from_s > ? ORDER BY from_s DESC"
             for from_s, quarters, rows, data in file.execute(query, (since_s - DAY_S,)):
@@ -226,21 +233,20 @@ def _check(file: sqlite3.Connection) -> None:
     for table, most in (("names", MOST_NAMES), ("parts", MOST_PARTS)):
         if file.execute(f"SELECT 1 FROM {table} LIMIT 1 OFFSET {most}").fetchone():
             raise ValueError(f"more than {most:,} rows in {table}")
-    texts = "namespace || name || kind || resource || product || nodes"
-    if file.execute(f"SELECT 1 FROM names WHERE typeof({texts}) != 'text' OR length({texts}) > {MAX_NAME}").fetchone():
+    good = " AND ".join(f"typeof({part}) = 'text' AND length({part}) <= {MAX_NAME}" for part in PARTS_OF_NAME)
+    if file.execute(f"SELECT 1 FROM names WHERE NOT ({good} AND typeof(last_s) = 'integer')").fetchone():
         raise ValueError("names that no workload has")
     good = f"typeof(from_s) = 'integer' AND from_s BETWEEN 0 AND {LAST_S} AND typeof(data) = 'blob'"
     if file.execute(f"SELECT 1 FROM parts WHERE NOT ({good})").fetchone():
         raise ValueError("quarter hours that no record has")
 
 
-def _number(file: sqlite3.Connection, name: UseName) -> int:
-    key = (*name[:3], *name.pool)
-    where = " AND ".join(f"{column} = ?" for column in ("namespace", "name", "kind", "resource", "product", "nodes"))
-    found = file.execute(f"SELECT id FROM names WHERE {where}", key).fetchone()
-    if found is None:
-        return int(file.execute("INSERT INTO names VALUES (NULL, ?, ?, ?, ?, ?, ?)", key).lastrowid or 0)
-    return int(found[0])
+def _number(file: sqlite3.Connection, name: UseName, at_s: int) -> int:
+    """Return the number of a name, which was in use at this time. A longer part than any name has is cut."""
+    key = [part[:MAX_NAME] for part in (*name[:3], *name.pool)]
+    upsert = "INSERT INTO names VALUES (NULL, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET last_s = excluded.last_s"
+    ((number,),) = file.execute(f"{upsert} RETURNING id", (*key, at_s)).fetchall()
+    return int(number)
 
 
 def _join_days(file: sqlite3.Connection, today: int) -> None:

@@ -103,6 +103,29 @@ def test_the_oldest_days_go_when_the_file_is_full(tmp_path):
     assert 1 <= len(days) < 8 and days[-1].from_s >= MIDNIGHT_S + 7 * DAY_S
 
 
+def test_names_of_days_that_are_gone_go_too(tmp_path):
+    writer = HistoryWriter(tmp_path, history.PART * 1200)
+    for day in range(12):
+        writer._from_s = MIDNIGHT_S + day * DAY_S
+        rows = [UseName("team", f"job-{day}", "Deployment", POOL), UseName("team", "chat", "Deployment", POOL)]
+        writer._write(900, rows, np.ones((len(FIELDS), 2)))
+    days = list(read_history(tmp_path))
+    assert 1 < len(days) < 12
+    (names,) = sqlite3.connect(tmp_path / NAME).execute("SELECT count(*) FROM names").fetchone()
+    assert names == len(days) + 1
+    assert [{name.name for name in day.names} for day in days[::-1]] == [
+        {f"job-{day}", "chat"} for day in range(12 - len(days), 12)
+    ]
+
+
+def test_quarter_hours_are_written_when_a_device_has_a_long_name(tmp_path):
+    writer, row = HistoryWriter(tmp_path, 10**9), [UseName("team", "chat", "Deployment", ("x", "H" * 5000, ""))]
+    for quarter in range(2):
+        writer._from_s = MIDNIGHT_S + quarter * QUARTER_S
+        writer._write(900, row, np.ones((len(FIELDS), 1)))
+    assert [day.names[0].pool[1] for day in read_history(tmp_path)] == ["H" * history.MAX_NAME] * 2
+
+
 def test_a_shorter_part_of_a_quarter_hour_does_not_replace_a_longer_one(tmp_path):
     writer, row = HistoryWriter(tmp_path, 10**9), [UseName("team", "chat", "Deployment", POOL)]
     writer._from_s = MIDNIGHT_S

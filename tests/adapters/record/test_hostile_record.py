@@ -77,6 +77,11 @@ def test_a_file_with_anything_else_in_it_is_named(folder, statements, named):
     [
         ("UPDATE counts SET at_s = 1e300", "counts"),
         ("UPDATE counts SET ready = 'many'", "counts"),
+        ("UPDATE counts SET ready = -5", "counts"),
+        ("UPDATE traffic SET kv_s = NULL", "traffic"),
+        ("UPDATE traffic SET first_tokens = 9223372036854775807", "traffic"),
+        ("UPDATE gpu_use SET gpu_s = NULL", "gpu_use"),
+        ("UPDATE gpu_use SET usd = -1", "gpu_use"),
         ("UPDATE changes SET sentence = x'ff'", "changes"),
         ("UPDATE changes SET at_s = -9e18", "changes"),
         ("UPDATE workloads SET name = zeroblob(100000000)", "workloads"),
@@ -91,7 +96,7 @@ def test_a_table_with_other_values_is_named_alone(folder, statement, lost):
         statement,
     )
     with Record(folder) as record:
-        for table in ("counts", "changes", "workloads", "policies"):
+        for table in ("counts", "changes", "workloads", "policies", "traffic", "gpu_use"):
             found = {file.path for file, _ in record.query(f"SELECT * FROM {table}")}
             assert (broken in found) == (table != lost)
         assert any(broken.name in problem for problem in record.problems)
