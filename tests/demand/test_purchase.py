@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.prometheus.range.capacity_queries import QUERIES, ExportedUse
+from autoscaler.adapters.prometheus.range.capacity_queries import QUERIES, ExportedUse, read_exported_use
 from autoscaler.adapters.record.history import DAY_S, FIELDS, HistoryWriter, UseName
 from autoscaler.catalog.devices import find_device
 from autoscaler.cli.main import main
@@ -134,6 +134,31 @@ def test_absent_series_are_zero_while_others_are_there():
     np.testing.assert_allclose(made.needed[:, 0], [1, np.nan])
     np.testing.assert_allclose(made.pool_busy[:, 0], [0, np.nan])
     assert capacity_of_exported(ExportedUse(0.0, 2, {name: {} for name in QUERIES}, ()), "a server") is None
+
+
+class Wide:
+    """A server with so many workloads, each of which needs a GPU; no real one is filled with a year for this."""
+
+    def __init__(self, workloads):
+        self.workloads, self.asked = workloads, 0
+
+    def query(self, expression, start_s, end_s, step_s):
+        self.asked += 1
+        if "needed" not in expression:
+            return []
+        values = np.array([[at_s, 3600.0] for at_s in np.arange(start_s, end_s + 1, step_s)])
+        return [{"metric": {"workload": f"w{row}"}, "values": values} for row in range(self.workloads)]
+
+
+@pytest.mark.parametrize(("workloads", "weeks"), [(2, 20), (3000, 7)])
+def test_the_newest_weeks_are_read_when_memory_has_no_room_for_all(workloads, weeks):
+    server, end_s = Wide(workloads), MIDNIGHT_S + 20 * 7 * 86_400.0
+    found = read_exported_use(server, (MIDNIGHT_S, end_s))
+    assert (found.start_s + found.hours * 3600, found.hours) == (end_s, weeks * 7 * 24)
+    needed = found.columns["needed"]
+    assert len(needed) == workloads and all((each == 3600).all() for each in needed.values())
+    assert bool(found.problems) == (weeks < 20)
+    assert server.asked == len(QUERIES) * min(weeks + 1, 20)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """What the daemon exported about GPUs over a span, hour by hour: what workloads held, needed and lacked, and what pools
 were used for. The series are those of `vllm-autoscaler run`; without it there are none.
 
-A week at a time, because a server loads all samples of a window at once.
+A week at a time, the newest first, because a server loads all samples of a window at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +17,10 @@ from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import Unavailable
 
 HOUR_S = 3600.0
-PIECE_S = 7 * 86_400.0
-MAX_SERIES = 20_000
+PIECE_H = 7 * 24
+MOST_VALUES = 4_000_000
+"""Hours times workloads, pools and quotas that are read: a year of 450."""
+
 LABELS = ("namespace", "workload", "kind", "resource", "product", "nodes")
 LOOSE = "loaded_idle|headroom|floor|asleep"
 _OF_WORKLOAD = "namespace, workload, kind"
@@ -38,12 +41,15 @@ _SPARE = " - ".join(f"vllm_autoscaler_quota_{name}" for name in ("gpus", "used_g
 """Counter, matchers and labels of each column. Each replica of the daemon exports what it sees: the largest counts."""
 
 
+Column = dict[tuple[str, ...], FloatColumn]
+
+
 class ExportedUse(NamedTuple):
     """Growth of the counters in each hour: GPU-seconds, or seconds."""
 
     start_s: float  # the first hour begins
     hours: int
-    columns: dict[str, dict[tuple[str, ...], FloatColumn]]  # of QUERIES, by the values of LABELS; float64[H]
+    columns: dict[str, Column]  # of QUERIES, by the values of LABELS; float64[H]
     problems: tuple[str, ...]
 
 
@@ -53,35 +59,53 @@ def read_exported_use(
     """Read all columns over a span. What a server does not answer is unknown, and told in `problems`."""
     start_s = span_s[0] // HOUR_S * HOUR_S
     hours = max(int((span_s[1] - start_s) // HOUR_S), 0)
-    found: dict[str, dict[tuple[str, ...], FloatColumn]] = {}
+    edges = [*range(0, hours, PIECE_H), hours]
+    parts: list[tuple[int, dict[str, Column]]] = []  # the hour at which each week begins, and its columns
     problems: dict[str, None] = {}
-    pieces = [start_s + begin for begin in np.arange(0.0, hours * HOUR_S, PIECE_S).tolist()]
-    for number, (column, (name, matchers, labels)) in enumerate(QUERIES.items()):
-        expression = f"max by ({labels}) ({_values(name, matchers)})"
-        rows = found.setdefault(column, {})
-        for piece, begin_s in enumerate(pieces):
-            until_s = min(begin_s + PIECE_S, start_s + hours * HOUR_S)
-            try:
-                series = reader.query(expression, begin_s + HOUR_S, until_s, HOUR_S)
-            except RangeQueryFailed as error:
-                problems[f"{column} of the daemon's metrics: {error}"] = None
-                if not (error.status or error.too_large):  # a server that cannot be reached is not asked again
-                    return ExportedUse(
-                        start_s, hours, found | {each: {} for each in QUERIES.keys() - found}, (*problems,)
-                    )
-                continue
-            except Unavailable as error:
-                problems[f"{column} of the daemon's metrics: {error}"] = None
-                break
-            for row in series[:MAX_SERIES]:
-                key = _key(row["metric"], column)
-                values = rows.setdefault(key, np.full(hours, np.nan))
-                at = np.round((row["values"][:, 0] - start_s) / HOUR_S).astype(np.int64) - 1
-                inside = (at >= 0) & (at < hours)
-                values[at[inside]] = np.maximum(row["values"][inside, 1], 0.0)
-            progress((number + (piece + 1) / len(pieces)) / len(QUERIES))
+    keys: set[tuple[str, ...]] = set()
+    first = hours
+    for number, (begin, until) in enumerate(reversed([*pairwise(edges)])):
+        progress(number / len(edges))
+        part, answers = _read_part(reader, start_s + begin * HOUR_S, until - begin, problems)
+        keys.update(*part.values())
+        if parts and (hours - begin) * len(keys) > MOST_VALUES:
+            told = f"the daemon's metrics of {len(keys):,} workloads and pools are read as far as memory allows"
+            problems[f"{told}: {(hours - first) / 24:.3g} days"] = None
+            break
+        parts.append((begin, part))
+        first = begin
+        if not answers:
+            break
     progress(1.0)
-    return ExportedUse(start_s, hours, found, tuple(problems))
+    columns: dict[str, Column] = {name: {} for name in QUERIES}
+    for begin, part in parts:
+        for column, rows in part.items():
+            for key, values in rows.items():
+                whole = columns[column].setdefault(key, np.full(hours - first, np.nan))
+                whole[begin - first : begin - first + len(values)] = values
+    return ExportedUse(start_s + first * HOUR_S, hours - first, columns, (*problems,))
+
+
+def _read_part(
+    reader: RangeReader, start_s: float, hours: int, problems: dict[str, None]
+) -> tuple[dict[str, Column], bool]:
+    """Return all columns of some hours, and whether the server answers."""
+    found: dict[str, Column] = {name: {} for name in QUERIES}
+    for column, (name, matchers, labels) in QUERIES.items():
+        expression = f"max by ({labels}) ({_values(name, matchers)})"
+        try:
+            series = reader.query(expression, start_s + HOUR_S, start_s + hours * HOUR_S, HOUR_S)
+        except Unavailable as error:
+            problems[f"{column} of the daemon's metrics: {error}"] = None
+            if isinstance(error, RangeQueryFailed) and not (error.status or error.too_large):
+                return found, False  # a server that cannot be reached is not asked again
+            continue
+        for row in series:
+            values = found[column].setdefault(_key(row["metric"], column), np.full(hours, np.nan))
+            at = np.round((row["values"][:, 0] - start_s) / HOUR_S).astype(np.int64) - 1
+            inside = (at >= 0) & (at < hours)
+            values[at[inside]] = np.maximum(row["values"][inside, 1], 0.0)
+    return found, True
 
 
 def _values(counter: str, matchers: str) -> str:

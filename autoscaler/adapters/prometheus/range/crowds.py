@@ -7,6 +7,7 @@ be seen. So services are counted by namespace first, and the most crowded namesp
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -29,7 +30,7 @@ MOST_CHARS = 253
 """Longest name of a namespace or a pod in Kubernetes, also of those kinds with shorter ones."""
 
 MOMENTS = 336
-"""Times at which services are counted: each hour of two weeks."""
+"""Parts of the span in which services are counted: each hour of two weeks."""
 
 LEAST_S = 300.0
 
@@ -43,18 +44,20 @@ class Crowds(NamedTuple):
 
 
 def read_crowds(reader: RangeReader, found: FoundEngines, span_s: tuple[float, float]) -> Crowds:
-    """Count the services of each namespace. Raises Unavailable."""
+    """Count the services of each namespace that reported at any time of each part of the span. Raises Unavailable."""
     labels = tuple(dict.fromkeys(namespace for namespace, _ in found.pairs))
-    step_s = max((span_s[1] - span_s[0]) / MOMENTS // 60 * 60, LEAST_S)
+    start_s, end_s = span_s
+    step_s = max((end_s - start_s) / MOMENTS // 60 * 60, LEAST_S)
+    first_s = end_s - (math.ceil((end_s - start_s) / step_s) - 1) * step_s  # parts end here, and reach to the begin
     counts = Counter[tuple[str, str]]()
     for engine, identity in found.engines:
         if not names_pods(identity):
             continue
         pod = pod_identity(identity)
-        pods = over_query(engine, "running", identity, Over("last_over_time", LEAST_S))
+        pods = over_query(engine, "running", identity, Over("last_over_time", step_s))
         groups = with_group_label(f"max {by(*pod)} ({pods})", pod, found.pairs)
         services = f"count {by(*labels)} (group {by(*group_labels(pod, found.pairs))} ({groups}))"
-        for row in reader.query(f"topk({MOST_NAMESPACES}, {services})", *span_s, step_s):
+        for row in reader.query(f"topk({MOST_NAMESPACES}, {services})", first_s, end_s, step_s):
             label = namespace_label(row["metric"])
             counts[label, row["metric"].get(label, "")] += int(np.nanmax(row["values"][:, 1], initial=0.0))
     share = fair_share(counts, MOST_SERVICES)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from autoscaler.adapters.prometheus.promql.expressions import by, duration, in_namespaces
 from autoscaler.adapters.prometheus.range.reader import RangeReader
 
 PREFIX = "vllm_autoscaler_"
-WINDOW_S, PIECE_S = 3600.0, 86_400.0
+WINDOW_S, PIECE_HOURS = 3600.0, 24
 MOST_ROWS = 100_000
 MOST_SECONDS = 1e12
 STATE, CAUSE, USD = "state", "cause", "usd"
@@ -32,17 +33,25 @@ class GpuUseRow(NamedTuple):
     usd: float  # NaN: no price, or not of a state
 
 
+def _windows(start_s: float, end_s: float) -> Iterator[tuple[float, float, float]]:
+    """Yield windows that cover a span once: their length, and the ends of the first and the last one of a query."""
+    hours = int((end_s - start_s) // WINDOW_S)
+    for first in range(0, hours, PIECE_HOURS):
+        last = min(first + PIECE_HOURS, hours)
+        yield WINDOW_S, start_s + (first + 1) * WINDOW_S, start_s + last * WINDOW_S
+    if (rest_s := end_s - start_s - hours * WINDOW_S) >= 1:
+        yield rest_s, end_s, end_s
+
+
 def read_own_use(reader: RangeReader, span_s: tuple[float, float]) -> tuple[GpuUseRow, ...]:
     """Return what the daemon counted; (): it exported nothing. Raises Unavailable."""
     sums: dict[tuple[str, str, str, str], float] = {}
     for kind, series, label in SERIES:
         own = ("namespace", "workload", label)
-        grown = in_namespaces(f"increase({PREFIX}{series}[{duration(WINDOW_S)}])")
-        query = f"sum {by(*own)} (max {by(*own, 'kind')} ({grown}))"  # followers count the same time as the leader
-        for number in range(math.ceil((span_s[1] - span_s[0]) / PIECE_S)):
-            begin_s = span_s[0] + number * PIECE_S
-            until_s = min(begin_s + PIECE_S, span_s[1])
-            for row in reader.query(query, min(begin_s + WINDOW_S, until_s), until_s, WINDOW_S):
+        for window_s, first_s, last_s in _windows(*span_s):
+            grown = in_namespaces(f"increase({PREFIX}{series}[{duration(window_s)}])")
+            query = f"sum {by(*own)} (max {by(*own, 'kind')} ({grown}))"  # followers count the same time as the leader
+            for row in reader.query(query, first_s, last_s, WINDOW_S):
                 labels, values = row["metric"], row["values"][:, 1]
                 added = float(values[(values > 0) & (values < MOST_SECONDS)].sum())  # False for NaN
                 key = (labels.get("namespace", ""), labels.get("workload", ""), kind, labels.get(label, ""))

@@ -71,6 +71,7 @@ async def test_history_diagnoses_as_the_daemon_does(tmp_path):
         teams, problems = read_teams(reader, "team", SERVICES, span_s)
         others, _ = read_teams(reader, "example.com/Team", SERVICES, span_s)
         used = read_own_use(reader, span_s)
+        of_half = read_own_use(reader, (span_s[1] - SPAN_S / 2, span_s[1]))
         chosen, of_chosen, _ = of_teams("team", ("a?b",), reader, FleetHistory(span, SERVICES, {}))
         with pytest.raises(ValueError, match=r"no service of team nobody; found: .*all"):
             of_teams("team", ("nobody",), reader, FleetHistory(span, SERVICES, {}))
@@ -97,3 +98,4 @@ async def test_history_diagnoses_as_the_daemon_does(tmp_path):
     assert set(sums) == {(STATE, "floor"), (CAUSE, "floor")}
     assert sums[STATE, "floor"].gpu_s == pytest.approx(2 * SPAN_S, rel=0.01)
     assert math.isnan(sums[STATE, "floor"].usd)
+    assert [row.gpu_s for row in of_half] == pytest.approx([SPAN_S] * 2, rel=0.02)
