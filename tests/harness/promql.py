@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,16 @@ class PromqlServer:
         self._flush_path = flush_path
 
     async def flush(self) -> None:
-        """Flush scraped samples so that queries see them, if the server needs it."""
+        """Flush scraped samples so that queries see them, if the server needs it. A busy one may not answer at once."""
         if self._flush_path is not None:
-            await answers(self.url + self._flush_path)
+            url = self.url + self._flush_path
+            await eventually(lambda: answers(url), f"a flush at {url}")
+
+    async def load(self, samples: bytes, seen: str) -> None:
+        """Import samples into a VictoriaMetrics, and wait until a query for what it has `seen` is answered."""
+        async with aiohttp.ClientSession(raise_for_status=True) as session:
+            await session.post(f"{self.url}/api/v1/import/prometheus", data=BytesIO(samples))
+        await self.wait_for(seen)
 
     async def query(self, promql: str) -> list[dict[str, Any]]:
         """Return the `result` of an instant query, now."""

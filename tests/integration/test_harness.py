@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import test_utils, web
 from kubernetes_asyncio.client import AppsV1Api, CoreV1Api
 from kubernetes_asyncio.client.exceptions import ApiException
 from playwright.async_api import Browser
@@ -18,7 +19,7 @@ from tests.harness.exposition import exposition_server as serve_exposition
 from tests.harness.fixtures import StartPromql
 from tests.harness.kube_api import ApiError, KubeApi, Permission, granted, logged
 from tests.harness.process import PATIENCE_S, Process, ServerFailed, answers, eventually
-from tests.harness.promql import Target
+from tests.harness.promql import PromqlServer, Target
 
 pytestmark = pytest.mark.integration
 
@@ -44,6 +45,19 @@ def deployment(name: str, replicas: int = 1) -> dict:
 
 async def test_the_api_server_is_a_real_one_of_the_pinned_version(kube_api: KubeApi):
     assert (await kube_api.request("GET", "/version"))["gitVersion"] == "v1.36.3"
+
+
+async def test_a_flush_is_tried_again_until_it_is_answered():
+    statuses = [503, 503, 200]
+    app = web.Application()
+    app.router.add_get("/flush", lambda _: answer(statuses.pop(0)))
+    async with test_utils.TestServer(app) as server:
+        await PromqlServer(str(server.make_url("")).rstrip("/"), Process("none", [], Path()), "/flush").flush()
+    assert statuses == []
+
+
+async def answer(status: int) -> web.Response:
+    return web.Response(status=status)
 
 
 @pytest.mark.parametrize("turn", ["first", "second"])

@@ -6,10 +6,8 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 
-import aiohttp
 import numpy as np
 
 from tests.harness.process import require_binary
@@ -216,8 +214,6 @@ def filled_prometheus(directory: Path, text: str) -> AbstractAsyncContextManager
 
 async def fill_victoria_metrics(server: PromqlServer, text: str) -> None:
     """Import the same samples, whose times are then in milliseconds."""
-    lines = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]
     body = "\n".join(f"{sample} {float(at_s) * 1000:.0f}" for sample, at_s in lines).encode()
-    async with aiohttp.ClientSession(raise_for_status=True) as session:
-        await session.post(f"{server.url}/api/v1/import/prometheus", data=BytesIO(body))
-    await server.flush()
+    await server.load(body, f"last_over_time({lines[-1][0].rpartition(' ')[0]}[1d])")

@@ -4,10 +4,8 @@ import math
 import time
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 
-import aiohttp
 import numpy as np
 import pytest
 
@@ -66,9 +64,7 @@ def prometheus_with(directory: Path, given: tuple[Sample, ...]) -> AbstractAsync
 
 
 async def load_into(server: PromqlServer, given: tuple[Sample, ...]) -> None:
-    async with aiohttp.ClientSession(raise_for_status=True) as session:
-        await session.post(f"{server.url}/api/v1/import/prometheus", data=BytesIO(import_lines(given)))
-    await server.flush()
+    await server.load(import_lines(given), f"last_over_time({given[-1].line(1.0).rpartition('}')[0]}}}[3d])")
 
 
 async def read(server: PromqlServer, **more: float) -> WorkloadHistory:
