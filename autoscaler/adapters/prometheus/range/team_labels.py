@@ -6,6 +6,8 @@ and both before that of the namespace.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
@@ -20,9 +22,13 @@ from autoscaler.ports import Unavailable
 MOST_OF_NAMESPACE = 300
 """Workloads and labels of one namespace that are read, so that none crowds out the others."""
 
+NAMESPACES_AT_ONCE = 50
+"""Namespaces of one query: their answer is within what a reader takes."""
+
 MAX_VALUE = 63
 """Characters of a label's value in Kubernetes; a longer one is cut."""
 
+NAMESPACE = re.compile(r"[a-z0-9-]{1,63}")
 _POD_PAIR = (("namespace", "pod"),)
 _POD: Identity = tuple(chain.from_iterable(_POD_PAIR))
 
@@ -35,36 +41,44 @@ def read_teams(
     label: of Kubernetes, such as `team` or `example.com/team`.
     """
     value = metric_label(label)
-    found: dict[ServiceName, str] = {}
-    problems = []
-    for name, series in _sources(value):
-        labels = by("namespace", *CLUSTER_LABELS, GROUP, value)
-        query = f"topk {by('namespace', *CLUSTER_LABELS)} ({MOST_OF_NAMESPACE}, group {labels} ({series}))"
-        try:
-            rows = reader.query(query, *span_s, moments_s(span_s))
-        except Unavailable as error:
-            problems.append(f"the label {label} in {name} could not be read: {error}")
-            continue
-        seen: dict[ServiceName, tuple[float, str]] = {}
-        for row in rows:
-            key = service_of(row["metric"])
-            last_s = float(row["values"][-1, 0])
-            seen[key] = max(seen.get(key, (0.0, "")), (last_s, _clean(row["metric"].get(value, ""))))
-        found |= {key: team for key, (_, team) in seen.items() if team}
+    spaces = sorted({name.namespace for name in services if NAMESPACE.fullmatch(name.namespace)})
+    found: dict[str, dict[ServiceName, tuple[float, str]]] = {name: {} for name, _ in _sources("")}
+    problems: dict[str, None] = {}
+    for first in range(0, len(spaces), NAMESPACES_AT_ONCE):
+        places = "|".join(spaces[first : first + NAMESPACES_AT_ONCE])
+        for name, series in _sources(f'{value}!="",namespace=~"{places}"'):
+            labels = by("namespace", *CLUSTER_LABELS, GROUP, value)
+            query = f"topk {by('namespace', *CLUSTER_LABELS)} ({MOST_OF_NAMESPACE}, group {labels} ({series}))"
+            try:
+                rows = reader.query(query, *span_s, moments_s(span_s))
+            except Unavailable as error:
+                problems[f"the label {label} in {name} could not be read: {error}"] = None
+                continue
+            seen = found[name]
+            for row in rows:
+                key = service_of(row["metric"])
+                last_s = float(row["values"][-1, 0])
+                seen[key] = max(seen.get(key, (0.0, "")), (last_s, _clean(row["metric"].get(value, ""))))
+            crowded = Counter(row["metric"].get("namespace", "") for row in rows)
+            for space, number in crowded.items():
+                if number >= MOST_OF_NAMESPACE:
+                    most = f"allowed: {MOST_OF_NAMESPACE} in a namespace"
+                    problems[f"the label {label} of some workloads of {space} is not read from {name}; {most}"] = None
+    teams = {key: team for seen in found.values() for key, (_, team) in seen.items() if team}
     whole = (name._replace(name="") for name in services)
-    teams = (found.get(name) or found.get(space, "") for name, space in zip(services, whole, strict=True))
-    return tuple(teams), tuple(problems)
+    named = (teams.get(name) or teams.get(space, "") for name, space in zip(services, whole, strict=True))
+    return tuple(named), tuple(problems)
 
 
-def _sources(value: str) -> tuple[tuple[str, str], ...]:
+def _sources(where: str) -> tuple[tuple[str, str], ...]:
     """Return the metrics with labels, the strongest last, and their series with the name of the service."""
 
     def grouped(name: str, label: str) -> str:
-        return f'label_replace({name}{{{value}!=""}}, "{GROUP}", "$1", "{label}", "(.+)")'
+        return f'label_replace({name}{{{where}}}, "{GROUP}", "$1", "{label}", "(.+)")'
 
-    pods = with_group_label(f'kube_pod_labels{{{value}!=""}}', _POD, _POD_PAIR)
+    pods = with_group_label(f"kube_pod_labels{{{where}}}", _POD, _POD_PAIR)
     return (
-        ("kube_namespace_labels", f'kube_namespace_labels{{{value}!=""}}'),
+        ("kube_namespace_labels", f"kube_namespace_labels{{{where}}}"),
         ("kube_pod_labels", pods),
         ("kube_statefulset_labels", grouped("kube_statefulset_labels", "statefulset")),
         ("kube_deployment_labels", grouped("kube_deployment_labels", "deployment")),

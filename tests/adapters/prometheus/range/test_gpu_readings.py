@@ -1,8 +1,10 @@
 """GPUs, teams and the daemon's own sums as history tells them, from a real Prometheus."""
 
 import math
+import re
 import time
 
+import numpy as np
 import pytest
 
 from autoscaler.adapters.prometheus.credentials import Credentials
@@ -10,7 +12,7 @@ from autoscaler.adapters.prometheus.range.gpu_readings import read_gpus
 from autoscaler.adapters.prometheus.range.own_use import CAUSE, STATE, read_own_use
 from autoscaler.adapters.prometheus.range.reader import RangeReader
 from autoscaler.adapters.prometheus.range.service_queries import ServiceName, find_engines
-from autoscaler.adapters.prometheus.range.team_labels import MAX_VALUE, read_teams
+from autoscaler.adapters.prometheus.range.team_labels import MAX_VALUE, MOST_OF_NAMESPACE, read_teams
 from autoscaler.app.report_gpus import of_teams
 from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.settings import PrometheusSettings
@@ -99,3 +101,32 @@ async def test_history_diagnoses_as_the_daemon_does(tmp_path):
     assert sums[STATE, "floor"].gpu_s == pytest.approx(2 * SPAN_S, rel=0.01)
     assert math.isnan(sums[STATE, "floor"].usd)
     assert [row.gpu_s for row in of_half] == pytest.approx([SPAN_S] * 2, rel=0.02)
+
+
+class Labelled:
+    """A server with so many labelled Deployments in each namespace; a real one is not filled with a hundred spaces."""
+
+    def __init__(self, of_namespace):
+        self.of_namespace, self.asked = of_namespace, []
+
+    def query(self, expression, start_s, end_s, step_s):
+        spaces = re.search(r'namespace=~"([^"]*)"', expression)[1].split("|")
+        self.asked.append(len(spaces))
+        if "kube_deployment_labels" not in expression:
+            return []
+        return [
+            {"metric": {"namespace": space, "group": f"s{row}", "label_team": f"t{row}"}, "values": np.ones((1, 2))}
+            for space in spaces
+            for row in range(self.of_namespace.get(space, 1))
+        ]
+
+
+@pytest.mark.parametrize("crowd", [1, MOST_OF_NAMESPACE])
+def test_teams_are_read_of_some_namespaces_at_a_time(crowd):
+    services = [ServiceName("", f"space-{row}", "s0") for row in range(120)]
+    services += [ServiceName("", "<script>", "s0"), ServiceName("", "", "job")]
+    server = Labelled({"space-7": crowd})
+    teams, problems = read_teams(server, "team", services, (0.0, 3600.0))
+    assert teams == ("t0",) * 120 + ("",) * 2
+    assert max(server.asked) == 50 and sum(server.asked) == 4 * 120
+    assert ["of some workloads of space-7 is not read" in each for each in problems] == [True] * (crowd > 1)
