@@ -142,6 +142,7 @@ export class Detail {
   #draw(history, changes) {
     const { parts, latest } = this;
     replace(parts.changes, changes.toReversed(), (change) => changeRow(change, latest.wall_s));
+    setText(parts.nothing, this.hours ? "No change in this time." : "No change since the daemon started.");
     parts.nothing.hidden = changes.length > 0;
     this.chart.draw(chartOf(history, changes, latest.workload));
   }
@@ -165,8 +166,7 @@ export class Detail {
       setText(parts.recorded, body.error);
       return;
     }
-    const unknown = body.history.wall_s.map(() => null);
-    this.#draw({ demand: unknown, busy: unknown, ttft_s: unknown, ...body.history }, body.changes);
+    this.#draw(body.history, body.changes);
     replace(parts.notes, notesOf(body), (note) => noteRow(note, this.latest.wall_s));
     setText(parts.recorded, body.problems.join("; "));
   }
@@ -207,7 +207,7 @@ function skeleton(root, namespace, name) {
     phases: element("tbody"),
     starting: element("tbody"),
     changes: element("tbody"),
-    nothing: element("p", { class: "muted" }, "No change since the daemon started."),
+    nothing: element("p", { class: "muted" }),
   };
   parts.start = card(
     "Cold start",
@@ -429,39 +429,42 @@ function noteRow({ wall_s, text }, nowS) {
   return element("tr", {}, element("td", { class: "when" }, moment(wall_s, nowS)), element("td", { class: "note" }, text));
 }
 
+/** Return what is drawn of a history; one from a record lacks some columns, and so has no lines for them. */
 function chartOf(history, changes, workload) {
   const first = history.wall_s[0];
   const objective = workload.ttft_objective_s;
+  const panels = [
+    {
+      title: "Replicas",
+      height: 190,
+      whole: true,
+      format: count,
+      series: [
+        { label: "ready", name: "ready", values: history.ready, step: true, area: true },
+        { label: "recommended", name: "demand", values: history.demand, step: true, clipped: true },
+        { label: "load", name: "busy", values: history.busy, step: true },
+        { label: "desired", name: "wanted", values: history.wanted, step: true },
+      ],
+    },
+    {
+      title: "Requests waiting",
+      height: 110,
+      whole: true,
+      format: count,
+      series: [{ label: "waiting", name: "waiting", values: history.waiting, area: true }],
+    },
+    {
+      title: "Time to first token",
+      height: 120,
+      format: duration,
+      series: [{ label: "TTFT p95", name: "ttft", values: history.ttft_s }],
+      limit: objective == null ? null : { label: `objective ${duration(objective)}`, value: objective },
+    },
+  ];
+  const known = panels.map((panel) => ({ ...panel, series: panel.series.filter(({ values }) => values) }));
   return {
     times: history.wall_s,
-    panels: [
-      {
-        title: "Replicas",
-        height: 190,
-        whole: true,
-        format: count,
-        series: [
-          { label: "ready", name: "ready", values: history.ready, step: true, area: true },
-          { label: "recommended", name: "demand", values: history.demand, step: true, clipped: true },
-          { label: "load", name: "busy", values: history.busy, step: true },
-          { label: "desired", name: "wanted", values: history.wanted, step: true },
-        ],
-      },
-      {
-        title: "Requests waiting",
-        height: 110,
-        whole: true,
-        format: count,
-        series: [{ label: "waiting", name: "waiting", values: history.waiting, area: true }],
-      },
-      {
-        title: "Time to first token",
-        height: 120,
-        format: duration,
-        series: [{ label: "TTFT p95", name: "ttft", values: history.ttft_s }],
-        limit: objective == null ? null : { label: `objective ${duration(objective)}`, value: objective },
-      },
-    ],
+    panels: known.filter(({ series }) => series.length > 0),
     marks: changes
       .filter((change) => change.wall_s >= first)
       .map((change) => ({

@@ -299,8 +299,11 @@ async def test_the_chart_shows_the_recorded_week_on_request(daemon: Daemon, chro
         await expect(page.get_by_text("a manual change by alice holds the count, 4")).to_be_visible()
         await expect(page.get_by_text("Policy chat changed:")).to_contain_text("+max: 2")
         await expect(page.get_by_text("left out: malformed")).to_be_visible()
+        await expect(page.locator(".legend span")).to_have_text(["ready", "desired", "waiting"])  # what is recorded
+        await expect(page.locator(".legend strong")).to_have_count(2)
         await screenshot(page, "recorded-week")
         await page.get_by_label("Span of the chart").select_option("0")
+        await expect(page.locator(".legend strong")).to_have_count(3)
         await expect(page.get_by_text("Scales down: <b>calm</b>.")).to_have_count(0)
         await page.close()
 
