@@ -1,8 +1,11 @@
 """Dry-run from outside: with nothing but a Prometheus URL, and in a cluster under a Role that can only read."""
 
 import json
+import lzma
 import signal
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ pytestmark = pytest.mark.integration
 
 PODS = ("llama-7d9c5b6f4-x2x8k", "llama-7d9c5b6f4-b4b4b")
 READING = {"get", "list", "watch"}
+SECRETS = ("password-in-url", "key-in-header", "token-in-environment")
 
 
 @pytest.fixture
@@ -99,8 +103,12 @@ async def test_json_lines_go_on_when_prometheus_goes_away(
     prometheus: StartPromql, exposition_server: ExpositionServer, tmp_path: Path, policy: Path
 ):
     server = await scraped(prometheus, exposition_server)
-    arguments = ("--prometheus", server.url, "--policy", policy, "--default-policy", "quick", "--json")
-    async with daemon(tmp_path, "dry-run", *arguments, "--period", "500ms") as live:
+    folder, url = tmp_path / "record", server.url.replace("://", f"://reader:{SECRETS[0]}@")
+    arguments = ("--prometheus", url, "--policy", policy, "--default-policy", "quick", "--json")
+    arguments += ("--prometheus-header", f"X-Api-Key: {SECRETS[1]}", "--record", folder)
+    async with daemon(
+        tmp_path, "dry-run", *arguments, "--period", "500ms", environment={"API_TOKEN": SECRETS[2]}
+    ) as live:
         await ticks(live, 3)
         await server.process.stop()
 
@@ -114,6 +122,20 @@ async def test_json_lines_go_on_when_prometheus_goes_away(
         assert {line["workload"] for line in decisions if "workload" in line} == {"llm/llama"}
         wanted = [line["wanted"] for line in decisions if "workload" in line]
         assert (wanted[0], min(wanted)) == (7, 2), "silence never wants less than there is"
+        said = live.out + live.err
+    kept = b"".join(recorded_bytes(folder))
+    assert b"llama" in kept and b"no connection" in kept  # what was recorded is found, also when it is compressed
+    assert [secret for secret in SECRETS if secret.encode() in kept or secret in said] == []
+
+
+def recorded_bytes(folder: Path) -> Iterator[bytes]:
+    """Yield the files of a record, and what is compressed in them."""
+    for path in folder.iterdir():
+        yield path.read_bytes()
+    for path in folder.glob("*.sqlite"):
+        with closing(sqlite3.connect(path)) as file:
+            for row in file.execute("SELECT decided, inputs, memory FROM blocks"):
+                yield from (lzma.decompress(part) for part in row if part)
 
 
 async def test_a_prometheus_that_is_down_is_named_and_the_code_is_1(tmp_path: Path):

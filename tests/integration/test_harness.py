@@ -49,15 +49,17 @@ async def test_the_api_server_is_a_real_one_of_the_pinned_version(kube_api: Kube
 
 async def test_a_flush_is_tried_again_until_it_is_answered():
     statuses = [503, 503, 200]
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=statuses.pop(0))
+
     app = web.Application()
-    app.router.add_get("/flush", lambda _: answer(statuses.pop(0)))
+    app.router.add_get("/flush", answer)
     async with test_utils.TestServer(app) as server:
-        await PromqlServer(str(server.make_url("")).rstrip("/"), Process("none", [], Path()), "/flush").flush()
+        url = str(server.make_url("")).rstrip("/")
+        process = Process("none", [], Path(), ready=lambda: answers(url))
+        await PromqlServer(url, process, "/flush").flush()
     assert statuses == []
-
-
-async def answer(status: int) -> web.Response:
-    return web.Response(status=status)
 
 
 @pytest.mark.parametrize("turn", ["first", "second"])
