@@ -5,6 +5,7 @@ from pathlib import Path
 
 from autoscaler.adapters.prometheus.discovery.kube_state import controllers_query, pods_query
 from autoscaler.adapters.prometheus.range.node_costs import NODE_LABELS, POD_NODES
+from autoscaler.adapters.prometheus.range.team_labels import label_sources
 from autoscaler.catalog.engines import ENGINES, HISTOGRAMS
 from autoscaler.catalog.inputs import LOST, markdown
 
@@ -25,7 +26,8 @@ def test_every_engine_metric_and_loss_is_on_the_page() -> None:
 
 
 def test_every_kube_state_metric_is_on_the_page() -> None:
-    queried = pods_query("up") + controllers_query("up") + f" {POD_NODES} {NODE_LABELS}"
+    teams = " ".join(name for name, _ in label_sources(""))
+    queried = pods_query("up") + controllers_query("up") + f" {POD_NODES} {NODE_LABELS} {teams}"
     assert set(re.findall(r"kube_\w+", queried)) == set(re.findall(r"`(kube_\w+)`", markdown()))
 
 

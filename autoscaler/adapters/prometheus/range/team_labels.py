@@ -42,11 +42,11 @@ def read_teams(
     """
     value = metric_label(label)
     spaces = sorted({name.namespace for name in services if NAMESPACE.fullmatch(name.namespace)})
-    found: dict[str, dict[ServiceName, tuple[float, str]]] = {name: {} for name, _ in _sources("")}
+    found: dict[str, dict[ServiceName, tuple[float, str]]] = {name: {} for name, _ in label_sources("")}
     problems: dict[str, None] = {}
     for first in range(0, len(spaces), NAMESPACES_AT_ONCE):
         places = "|".join(spaces[first : first + NAMESPACES_AT_ONCE])
-        for name, series in _sources(f'{value}!="",namespace=~"{places}"'):
+        for name, series in label_sources(f'{value}!="",namespace=~"{places}"'):
             labels = by("namespace", *CLUSTER_LABELS, GROUP, value)
             query = f"topk {by('namespace', *CLUSTER_LABELS)} ({MOST_OF_NAMESPACE}, group {labels} ({series}))"
             try:
@@ -70,7 +70,7 @@ def read_teams(
     return tuple(named), tuple(problems)
 
 
-def _sources(where: str) -> tuple[tuple[str, str], ...]:
+def label_sources(where: str) -> tuple[tuple[str, str], ...]:
     """Return the metrics with labels, the strongest last, and their series with the name of the service."""
 
     def grouped(name: str, label: str) -> str:
