@@ -185,7 +185,8 @@ class _TickCollector(Collector):
             yield _family("leader", [(self._installation, 0.0)])
             return
         rows, labels = self._labels(tick.input.fleet.workloads)
-        yield _family("leader", [(self._installation, float(tick.leading))])
+        of_workloads, of_pools = self._gpu_use.of_workloads(rows, labels), [*self._gpu_use.of_pools()]
+        yield _family("leader", [(self._installation, float(tick.leading))])  # another tick may come from here on
         yield _family("last_tick_timestamp_seconds", [({}, tick.wall_s)])
         yield _family("state_saved_timestamp_seconds", [({}, self._saved_s())])
         yield _family("workloads", [({}, float(len(tick.input.fleet.workloads)))])
@@ -194,7 +195,7 @@ class _TickCollector(Collector):
         yield _family("pods", [({}, float(len(tick.input.fleet.pods)))])
         yield _family("source_problems", _source_problems(tick))
         yield from _pools(tick)
-        yield _family("pool_gpu_seconds_total", self._gpu_use.of_pools())
+        yield _family("pool_gpu_seconds_total", of_pools)
         yield from _node_groups(tick.input.fleet.groups)
         yield from _quotas(tick.input.fleet.quotas)
         yield from _weights(tick.input.fleet.weights)
@@ -207,7 +208,7 @@ class _TickCollector(Collector):
         yield _family("cold_start_phase_seconds", _phases(tick, rows, labels))
         yield _family("cold_start_by_weights_seconds", _by_weights(tick, rows, labels))
         yield _family("starting_pods", _starting(tick, rows, labels))
-        for name, samples in self._gpu_use.of_workloads(rows, labels).items():
+        for name, samples in of_workloads.items():
             yield _family(name, samples)
         yield _family("limited_by", _bounds(tick, rows, labels))
         yield _family("gpu_diagnosis_replicas", _diagnoses(tick, rows, labels))

@@ -269,6 +269,26 @@ def test_openmetrics_is_answered_with_one_end_mark() -> None:
     assert PREFIX + "desired_replicas" in {family.name for family in parse_openmetrics(text)}
 
 
+def test_series_are_of_one_tick_when_another_comes_meanwhile() -> None:
+    metrics, world = Metrics("test"), World(6)
+    for tick in world.ticks(9):
+        metrics.record(tick)
+    before = body(metrics).splitlines()
+
+    async def interrupted() -> str:
+        parts = []
+        async for part in metrics.render("")[1]:
+            parts.append(part)
+            if b"vllm_autoscaler_leader" in part:  # five workloads are gone in the next tick
+                metrics.record(World(1).tick())
+        return b"".join(parts).decode()
+
+    after = asyncio.run(interrupted()).splitlines()
+    of_gpus = [line for line in before if "gpu_seconds_total{" in line]
+    assert {*of_gpus} == {line for line in after if "gpu_seconds_total{" in line}
+    assert any("needed" in line for line in of_gpus) and any("pool" in line for line in of_gpus)
+
+
 def test_other_parts_of_the_process_can_export_too() -> None:
     metrics = Metrics()
     Counter("grpc_calls", "Calls.", registry=metrics.registry).inc()
