@@ -75,9 +75,10 @@ def test_a_model_is_computed_on_every_device_that_holds_it() -> None:
         (("--fewest-gpus", "--gpus", "8"), "that is what it finds"),
         (("--device-profile", "8b-a100"), "no effect without --fewest-gpus"),
         (("--fewest-gpus", "--device-profile", "no-such"), "no profile 'no-such'"),
+        (("--fewest-gpus", "--scale", "0.0001"), "no request is left"),
     ],
 )
-def test_options_without_effect_are_refused(options: tuple[str, ...], words: str, tmp_path: Path) -> None:
+def test_what_cannot_be_compared_is_refused(options: tuple[str, ...], words: str, tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "one.csv", ["1,100,10"])
     result = invoke("simulate", "--trace", trace, "--profile", "8b-h100", *options)
     assert result.exit_code == 2

@@ -91,10 +91,17 @@ def fewest_gpus(options: ExperimentOptions, files: Sequence[Path], scale: float,
     for file in files:
         with ProgressBar("reading traces", console) as progress:
             models, _ = _read(file, scale, options.seed, interval, progress)
+        _check_requests(file, models, scale)
         with ProgressBar(f"fewest GPUs for {titles[file]}", console) as progress:
             results.append((titles[file], find_fewest_gpus(options, policy, models, progress)))
     show(options, results)
     return 0
+
+
+def _check_requests(file: Path, models: Sequence[Trace], scale: float) -> None:
+    """Raise ValueError if no model has a request."""
+    if not any(len(trace.arrival_s) for trace in models):
+        raise ValueError(f"{file}: no request is left at a scale of {scale:g}; allowed: a larger scale")
 
 
 def _titles(files: Sequence[Path]) -> dict[Path, str]:
@@ -127,8 +134,7 @@ def _make_experiment(
         case, shortened = make_case(options, replica_spec, policy, trace, len(models))
         cases.append(case)
         notes += shortened
-    if not any(len(case.trace.arrival_s) for case in cases):
-        raise ValueError(f"{file}: no request is left at a scale of {scale:g}; allowed: a larger scale")
+    _check_requests(file, models, scale)
     if options.learn_s:
         check_learning(str(file), cases, options.learn_s)
     if len(cases) > 1:
