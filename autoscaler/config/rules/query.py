@@ -111,7 +111,8 @@ class QueryPart:
 def at_time(node: QueryPart, unix_s: float) -> QueryPart:
     """Return a query in which functions of the clock have their values of a time."""
     if node.kind == "clock":
-        number = QueryPart("number", number=float(CLOCKS[node.name](datetime.fromtimestamp(unix_s, UTC))))
+        moment = datetime.fromtimestamp(unix_s - node.offset_s, UTC)
+        number = QueryPart("number", number=float(CLOCKS[node.name](moment)))
         return number if node.name == "time" else QueryPart("call", "vector", (number,))
     return replace(node, parts=tuple(at_time(part, unix_s) for part in node.parts)) if node.parts else node
 
@@ -332,7 +333,7 @@ def work_of(node: QueryPart) -> float:
 
 
 def _shift(node: QueryPart, offset_s: float) -> QueryPart:
-    if node.kind == "signal":
+    if node.kind in ("signal", "clock"):
         return replace(node, offset_s=node.offset_s + offset_s)
     return replace(node, parts=tuple(_shift(part, offset_s) for part in node.parts))
 

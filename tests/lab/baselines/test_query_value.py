@@ -130,6 +130,12 @@ def test_clock_is_that_of_the_evaluation(query: str, values: list[float], view: 
     assert elements(at_time(recognize(query), SUNDAY_S), view) == pytest.approx(values)
 
 
+def test_clock_of_a_recorded_rule_is_that_of_its_offset(view: FakeView) -> None:
+    recorded = {"by:clock": "sum(vllm:num_requests_waiting) * 0 + on () minute()"}
+    now, before = (recognize(query, recorded=recorded) for query in ("by:clock", "by:clock offset 2m"))
+    assert [elements(at_time(node, SUNDAY_S), view).tolist() for node in (now, before)] == [[30.0], [28.0]]
+
+
 def test_clock_over_a_range_is_not_recognized() -> None:
     with pytest.raises(NotRecognized, match="reads the clock over a range"):
         recognize("max_over_time((sum(vllm:num_requests_waiting) * hour())[1h:1m])")
