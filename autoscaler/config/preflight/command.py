@@ -16,6 +16,7 @@ from autoscaler.config.yaml import Loc, read_documents
 
 MAX_WORDS = 1024
 MAX_SCRIPT = 16_384
+MAX_FILLED = 1 << 16  # characters that variables may bring into a word
 _SHELL_FLAG = re.compile(r"-[a-z]*c")
 _SHORT = {
     "-tp": "tensor-parallel-size",
@@ -210,7 +211,7 @@ def _words(container: object, loc: Loc, inputs: PodInputs) -> tuple[list[tuple[s
             if len(found) >= MAX_WORDS:
                 return found, False
             word = str(each) if isinstance(each, str | int | float) and not isinstance(each, bool) else ""
-            word = _REFERENCE.sub(lambda match: known.get(match[1], match[0]), word[:MAX_SCRIPT])
+            word = _filled(_REFERENCE, word[:MAX_SCRIPT], known)
             place = (*loc, part, index)
             if _SHELL_FLAG.fullmatch(before) and word == "--":
                 continue
@@ -218,13 +219,21 @@ def _words(container: object, loc: Loc, inputs: PodInputs) -> tuple[list[tuple[s
             if _SHELL_FLAG.fullmatch(before) or script_file is not None:
                 word = script_file or word
                 script = word.replace("\\\n", " ").strip()
-                script = _SHELL_REFERENCE.sub(lambda match: known.get(match[1] or match[2], match[0]), script)
+                script = _filled(_SHELL_REFERENCE, script, known)
                 understood = understood and bool(_PLAIN_SCRIPT.fullmatch(script))
                 found += [(each, place) for each in _engine_line(script)]
             else:
                 found.append((word, place))
             before = word
     return found, understood
+
+
+def _filled(reference: re.Pattern[str], text: str, known: Mapping[str, str]) -> str:
+    """Return a text with the values of variables; as it is, with its references, where they would make it long."""
+    size = sum(len(known.get(match[match.lastindex or 1], "")) for match in reference.finditer(text))
+    if size > MAX_FILLED:
+        return text
+    return reference.sub(lambda match: known.get(match[match.lastindex or 1], match[0]), text)
 
 
 def _engine_line(script: str) -> list[str]:

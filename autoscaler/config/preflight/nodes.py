@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 
 from autoscaler.catalog import node_labels
@@ -225,8 +226,8 @@ def _capabilities(fleet: Scene, pod: EnginePod) -> Iterator[float]:
     labels = [node.labels for node in nodes] or [{key: values[0] for key, values in required(pod)[0].items() if values}]
     for each in labels:
         major, minor = (each.get(f"nvidia.com/gpu.compute.{part}", "") for part in ("major", "minor"))
-        if major.isdigit() and minor.isdigit():
-            yield float(f"{major}.{minor}")
+        if re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", version := f"{major}.{minor}"):
+            yield float(version)
             continue
         device = find_device(node_labels.product(each))
         name = device.name if device is not None else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -142,7 +143,7 @@ def _unnamed(job: ScrapeJob) -> Iterator[Result]:
 def _annotated(pod: EnginePod) -> Iterator[Result]:
     """Find annotations for a scrape that name a port where nothing listens."""
     command, stated = pod.command, pod.annotations.get("prometheus.io/port", "")
-    if pod.annotations.get("prometheus.io/scrape") != "true" or not stated.isdigit() or len(stated) > 5:
+    if pod.annotations.get("prometheus.io/scrape") != "true" or not re.fullmatch(r"[0-9]{1,5}", stated):
         return
     containers = pod.at("containers")
     ports = [
