@@ -11,10 +11,10 @@ from typing import Any
 import promql_parser
 
 MAX_CHARS = 8192
-MAX_TOKENS = 600
+MAXTOKENS = 600
 MAX_NESTING = 40
 
-_TOKENS = re.compile(r""""(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?|`[^`]*+`?|[\w:.]+|\S""", re.ASCII)
+TOKENS = re.compile(r""""(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?|`[^`]*+`?|[\w:.]+|\S""", re.ASCII)
 
 
 class InvalidQuery(ValueError):
@@ -25,14 +25,14 @@ def parse_query(text: str) -> Any:
     """Return the root of a parsed query. Raises InvalidQuery."""
     if len(text) > MAX_CHARS:
         raise InvalidQuery(f"it has {len(text):,} characters; at most {MAX_CHARS:,} are read")
-    tokens = _TOKENS.findall(text)
+    tokens = TOKENS.findall(text)
     depth = deepest = 0
     for token in tokens:
         depth += (token in ("(", "[", "{")) - (token in (")", "]", "}"))
         deepest = max(deepest, depth)
-    if len(tokens) > MAX_TOKENS or deepest > MAX_NESTING:
+    if len(tokens) > MAXTOKENS or deepest > MAX_NESTING:
         raise InvalidQuery(
-            f"it has {len(tokens)} words and signs, nested {deepest} deep; read are at most {MAX_TOKENS}, "
+            f"it has {len(tokens)} words and signs, nested {deepest} deep; read are at most {MAXTOKENS}, "
             f"{MAX_NESTING} deep"
         )
     try:
