@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.preflight import promql
@@ -19,9 +20,12 @@ from autoscaler.config.yaml import Loc, read_documents
 _NAME = re.compile(r"[a-zA-Z_:][\w:]{4,100}")
 _TEMPLATE = re.compile(r"<<[^<>]{1,60}>>")
 _MAX_RULES = 256
+_MAX_NAMES = 64  # of series in a rule
+_MAX_NAMED = 300  # characters
 
 
-class AdapterRule(NamedTuple):
+@dataclass(frozen=True)
+class AdapterRule:
     """One rule."""
 
     thing: Manifest
@@ -33,14 +37,18 @@ class AdapterRule(NamedTuple):
 
     def makes(self, name: str) -> bool:
         """Return whether the rule may make a metric of a name."""
-        if "$" in self.named or not self.named:
-            return any(self._renamed(each) == name for each in self.names)
-        return self.named == name
+        return name in self.made
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """Names of series in the rule."""
-        return list(_NAME.findall(f"{self.series} {_TEMPLATE.sub(' ', self.query)}"[:10_000]))
+        words = _NAME.findall(f"{self.series} {_TEMPLATE.sub(' ', self.query)}"[:10_000])
+        return list(dict.fromkeys(words))[:_MAX_NAMES]
+
+    @cached_property
+    def made(self) -> frozenset[str]:
+        """Names of metrics that the rule may make."""
+        return frozenset(map(self._renamed, self.names) if "$" in self.named or not self.named else (self.named,))
 
     def _renamed(self, series: str) -> str:
         pattern = compiled(self.matches or ".*")
@@ -68,7 +76,7 @@ def adapter_rules(fleet: Scene) -> Iterator[AdapterRule]:
                         text_at(rule, "seriesQuery"),
                         text_at(rule, "metricsQuery"),
                         text_at(rule, "name", "matches"),
-                        text_at(rule, "name", "as"),
+                        text_at(rule, "name", "as")[:_MAX_NAMED],
                     )
 
 

@@ -16,10 +16,12 @@ from autoscaler.app.preflight import read_files
 from autoscaler.config.preflight import promql
 from autoscaler.config.preflight.command import read_command
 from autoscaler.config.preflight.facts import Answer, QueryFacts, Question, Sample
+from autoscaler.config.preflight.metrics_adapter import adapter_rules
 from autoscaler.config.preflight.mounted import PodInputs
 from autoscaler.config.preflight.objects import Manifest, Manifests, read_object
 from autoscaler.config.preflight.patterns import fits
 from autoscaler.config.preflight.run import run
+from autoscaler.config.preflight.scene import Scene
 from autoscaler.config.yaml import Document, Loc
 from tests.config.preflight.scene import BOOK, GOOD, QUERY, SCALER, changed, checked, ids
 from tests.config.preflight.test_findings import HPA, IN_GIT, POOL, TRACKED, application, thing, vertical
@@ -370,6 +372,16 @@ def test_values_within_a_command_line_stay_small():
         made = read_command(container, (), inputs)
         assert made is not None and not made.understood
         assert sum(len(each.value) for each in made.options.values()) < 1 << 17
+
+
+def test_names_that_a_rule_of_the_adapter_makes_stay_few_and_short():
+    series = " ".join(f"vllm:x{number:05d}" for number in range(900))
+    text = f"rules: [{{seriesQuery: '{series}', name: {{matches: '^(.*)$', as: '{'$1' * 2000}'}}, metricsQuery: x}}]"
+    things = [read_object(Document("x.yaml", 1, thing("ConfigMap", "adapter", data={"rules": text})))]
+    (rule,) = adapter_rules(Scene.of(Manifests.of([each for each in things if each is not None])))
+    assert sum(map(len, rule.made)) < 1 << 20
+    assert rule.makes("vllm:x00000" * 150)
+    assert not rule.makes("vllm:x00000")
 
 
 def test_settings_of_argo_count_in_its_own_namespace_alone():
