@@ -19,6 +19,7 @@ from tests.report.loads import facts_of, interactive, load_of, profiles_of
 from tests.report.test_sampled import HOUR
 
 STEPS = 2 * 1440
+SCROLLING = "[...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth).length"
 PAPER = {"width": 1032, "height": 703}
 """What an A4 page across has within its margins, in CSS pixels."""
 
@@ -95,6 +96,8 @@ async def test_page_is_whole_when_seen_in_a_browser(chromium: Browser, tmp_path:
         pdf = await tab.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
         assert pdf.startswith(b"%PDF")
     else:
+        await tab.set_viewport_size({"width": 1200, "height": 800})
+        assert await tab.evaluate(SCROLLING) == 0
         await tab.set_viewport_size({"width": 390, "height": 800})
         assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert await cut(tab) == []
