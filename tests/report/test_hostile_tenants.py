@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.prometheus.credentials import Credentials
+from autoscaler.adapters.prometheus.promql.engines import PER_NAMESPACE, bounds_query
+from autoscaler.adapters.prometheus.promql.within_objective import MAX_BOUNDS
 from autoscaler.adapters.prometheus.range.crowds import read_crowds
 from autoscaler.adapters.prometheus.range.reader import RangeReader
 from autoscaler.adapters.prometheus.range.service_queries import find_engines
+from autoscaler.catalog.engines import ENGINES
 from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.settings import PrometheusSettings
 from tests.report.generated import HOUR_S, TTFT, Service, day, filled_prometheus, generate, merged
@@ -53,6 +56,26 @@ def odd_samples(end_s: float) -> Iterator[str]:
     for number, at_s in enumerate(np.arange(end_s - KEPT_H * HOUR_S, end_s + 2 * HOUR_S, 60.0).tolist()):
         le = ("0.3", "1e300", "NaN", "-1")[number // 30 % 4]  # bounds come and go, and some samples are of tomorrow
         yield f'{TTFT}_bucket{{namespace="odd",pod="liar-0",le="{le}"}} {number} {at_s:.0f}'
+
+
+@pytest.mark.integration
+async def test_odd_bounds_of_a_tenant_displace_none_that_others_have(tmp_path: Path):
+    end_s = time.time() // 60 * 60
+    usual, odd = ("0.5", "1.0", "+Inf"), (*(f"{1 + row / 1000}" for row in range(1, MAX_BOUNDS)), "+Inf")
+    pods = [("a", 0, usual), ("b", 0, usual), *(("odd", number, odd) for number in range(3))]
+    lines = (
+        f'{TTFT}_bucket{{namespace="{space}",pod="x-{number}",le="{le}"}} 1 {end_s:.0f}'
+        for space, number, bounds in pods
+        for le in bounds
+    )
+    async with filled_prometheus(tmp_path, merged(iter([families(lines)]))) as server:
+        settings = PrometheusSettings(url=server.url)
+        reader = RangeReader(settings, Credentials(settings), time.monotonic() + 60)
+        rows = reader.query(bounds_query(ENGINES["vllm"].readings["ttft_met"], MAX_BOUNDS), end_s, end_s, 60.0)
+        reader.close()
+    counts = {row["metric"]["le"]: divmod(row["values"][-1, 1], PER_NAMESPACE) for row in rows}
+    assert len(rows) == MAX_BOUNDS
+    assert (counts["0.5"], counts["1.0"], counts["+Inf"]) == ((2, 2), (2, 2), (3, 5))
 
 
 def families(lines: Iterator[str]) -> dict[str, list[str]]:

@@ -129,13 +129,20 @@ def for_identity(engine: Engine, identity: Identity) -> Engine:
     return engine if names_pods(identity) else with_matchers(engine, NO_POD)
 
 
-def bounds_query(readings: Readings, most: int) -> str:
-    """Return the query for the `most` most common bounds of a histogram: the number of series with each `le`.
+PER_NAMESPACE = 10**9
+"""What a namespace adds to the answer for each bound that it has; a series adds one."""
 
-    A histogram with more than `most` bounds is left out, because it would displace the bounds of all others.
+
+def bounds_query(readings: Readings, most: int) -> str:
+    """Return the query for the bounds of a histogram that most namespaces have, and most series: the number of both.
+
+    A tenant with many pods displaces none of the bounds that several others have. A histogram with more than `most`
+    bounds is left out, because it would displace the bounds of all others.
     """
     buckets = or_join(text for row in readings for text in selectors(row, row.name + "_bucket"))
-    return f"topk({most}, count by (le) (({buckets}) unless ignoring (le) (count without (le) ({buckets}) > {most})))"
+    usual = f"({buckets}) unless ignoring (le) (count without (le) ({buckets}) > {most})"
+    counts = f"count {by('le', *(namespace for namespace, _ in POD_LABELS))} ({usual})"
+    return f"topk({most}, sum by (le) ({counts} + {PER_NAMESPACE}))"
 
 
 def bucket_expression(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
-from autoscaler.adapters.prometheus.promql.engines import Over, bucket_expression
+from autoscaler.adapters.prometheus.promql.engines import PER_NAMESPACE, Over, bucket_expression
 from autoscaler.adapters.prometheus.promql.labels import Identity
 from autoscaler.catalog.engines import ROUNDED_UP
 from autoscaler.catalog.series import Readings
@@ -37,13 +37,14 @@ class Bounds:
 
     values_s: FloatColumn  # float64[B], ascending
     series: FloatColumn  # float64[B], number of histograms with this bound
+    spaces: FloatColumn  # float64[B], number of namespaces with such histograms
     spellings: tuple[tuple[str, ...], ...]  # [B], texts of the label `le`
     histograms: float  # number of histograms: each has the bound +Inf
 
     @classmethod
     def none(cls) -> Bounds:
         """Return bounds of no histogram."""
-        return cls(np.empty(0), np.empty(0), (), 0.0)
+        return cls(np.empty(0), np.empty(0), np.empty(0), (), 0.0)
 
 
 def read_bounds(vector: Vector, scale: float) -> Bounds:
@@ -56,13 +57,15 @@ def read_bounds(vector: Vector, scale: float) -> Bounds:
     for labels, count in zip(vector.labels, vector.values.tolist(), strict=True):
         text = parse_labels(labels).get("le", "")
         if text == "+Inf":
-            histograms = count
+            histograms = count % PER_NAMESPACE
         elif _BOUND.fullmatch(text) and math.isfinite(bound := _number(text)) and count > 0:
             found.setdefault(bound, {})[text] = count
     bounds = sorted(found)
+    counts = np.array([sum(found[bound].values()) for bound in bounds], np.float64)
     return Bounds(
         values_s=np.array(bounds) * scale,
-        series=np.array([sum(found[bound].values()) for bound in bounds]),
+        series=counts % PER_NAMESPACE,
+        spaces=counts // PER_NAMESPACE,
         # A server that was just upgraded uses the other usual text, so both are added.
         spellings=tuple(tuple(sorted({*found[bound], f"{bound:g}", repr(bound)})) for bound in bounds),
         histograms=histograms,
@@ -110,8 +113,8 @@ def within_expression(
     same_bounds = bool(np.all(bounds.series == bounds.histograms))
     sure = int(np.searchsorted(bounds.values_s, objective_s, side="right"))  # number of bounds within the objective
     if sure and not (same_bounds and parts):
-        nearest = bounds.spellings[sure - 1 : sure] if same_bounds else bounds.spellings[max(sure - MAX_SURE, 0) : sure]
-        spellings = [text for spelled in nearest for text in spelled]
+        nearest = _nearest(bounds.spaces[:sure][::-1], 1 if same_bounds else MAX_SURE)
+        spellings = [text for place in nearest[::-1] for text in bounds.spellings[sure - 1 - place]]
         expressions.append(bucket_expression(readings, spellings, identity, over))
     return " or ".join(expressions)
 
@@ -123,10 +126,22 @@ def rounded_up_expression(
 
     It counts up to `core.table.histogram.bound_above`; if bounds differ, up to the lowest such bound of each pod.
     """
-    above = bounds.spellings[int(np.searchsorted(bounds.values_s, objective_s)) :]
+    first = int(np.searchsorted(bounds.values_s, objective_s))
     same_bounds = bool(np.all(bounds.series == bounds.histograms))
-    few = above[: 1 if same_bounds else MAX_PARTS]
+    few = [
+        bounds.spellings[first + place] for place in _nearest(bounds.spaces[first:], 1 if same_bounds else MAX_PARTS)
+    ]
     return " or ".join(bucket_expression(readings, spelled, identity, over) for spelled in few)
+
+
+def _nearest(spaces: FloatColumn, most: int) -> list[int]:
+    """Return the first candidates, and in place of the last of them the first that most namespaces have.
+
+    So the pods of one namespace, whatever they show, displace nothing that is usual.
+    """
+    places = list(range(min(most, len(spaces))))
+    usual = int(np.argmax(spaces)) if places else -1
+    return places if usual < len(places) else [*places[:-1], usual]
 
 
 def _candidate_parts(objective_s: float, bounds: Bounds) -> list[LimitPosition]:
@@ -135,12 +150,15 @@ def _candidate_parts(objective_s: float, bounds: Bounds) -> list[LimitPosition]:
     Bounds with equally many series likely belong to one configuration. Bounds that all series have belong to each.
     """
     numbers, having = np.unique(bounds.series, return_counts=True)
-    usual = [np.ones(len(bounds.series), dtype=bool)]
+    usual = [np.ones(len(bounds.series), dtype=bool), bounds.spaces == bounds.spaces.max(initial=0)]
     for number in numbers[np.argsort(-having, kind="stable")][:MAX_CONFIGURATIONS]:
         usual += [bounds.series >= number, (bounds.series == number) | (bounds.series == bounds.histograms)]
     parts = {find_limit(objective_s, bounds.values_s[mask]) for mask in usual}
     whole = {part for part in parts if part is not None and objective_s <= part.above}
-    return sorted(whole, key=lambda part: part.above - part.below)[:MAX_PARTS]
+    closest = sorted(whole, key=lambda part: part.above - part.below)
+    spaces = dict(zip(bounds.values_s.tolist(), bounds.spaces.tolist(), strict=True))
+    of_parts = [min(spaces[each] for each in (part.below, part.above) if each in spaces) for part in closest]
+    return [closest[place] for place in _nearest(np.array(of_parts), MAX_PARTS)]
 
 
 def _interpolated(

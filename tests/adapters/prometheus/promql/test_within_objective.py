@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.prometheus.decode import decode_vector
+from autoscaler.adapters.prometheus.promql.engines import PER_NAMESPACE
 from autoscaler.adapters.prometheus.promql.labels import POD
 from autoscaler.adapters.prometheus.promql.within_objective import (
     MAX_BOUNDS,
@@ -93,6 +94,18 @@ def test_a_pod_with_other_bounds_does_not_affect_others():
     beside = within_expression(TTFT, POD, 0.15, bounds_of(*usual, ("0.14", 1), ("0.16", 1), ("+Inf", 51)))
     assert f" or {alone} or " in beside
     assert beside.index('"0.14"') < beside.index('"0.1"')
+
+
+@pytest.mark.parametrize("express", [within_expression, rounded_up_expression])
+@pytest.mark.parametrize("objective_s", [0.75, 1.0])
+def test_many_odd_bounds_of_a_tenant_displace_no_usual_one(express, objective_s):
+    """Five namespaces have the usual bounds, and one of a thousand pods has dense ones of several kinds."""
+    usual = [(str(bound), 5 * PER_NAMESPACE + 50) for bound in (0.25, 0.5, 1.0, 2.5)]
+    odd = [(f"{0.5 + row / 251:.6f}", PER_NAMESPACE + 1000 + row // 40) for row in range(1, 250)]
+    bounds = bounds_of(*usual, *odd, ("+Inf", 6 * PER_NAMESPACE + 1050))
+    assert bounds.histograms == 1050
+    below = {"0.5"} if express is within_expression and objective_s < 1 else set()
+    assert {"1", "1.0"} | below <= queried(express(TTFT, POD, objective_s, bounds))
 
 
 @pytest.mark.parametrize(("name", "column"), HISTOGRAMS)
