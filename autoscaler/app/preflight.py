@@ -54,14 +54,12 @@ async def preflight(options: PreflightOptions) -> int:
     except PolicyError as error:
         raise StartError(str(error)) from error
     objects, unread, problems = read_files(options.files)
-    complete = False
+    kinds = frozenset[str]()
     if options.kube is not None:
-        listed, refused = await _cluster(options.kube, options.namespaces, given=not options.files)
+        listed, refused, kinds = await _cluster(options.kube, options.namespaces, given=not options.files)
         objects += listed
         problems += refused
-        # Nothing is scaled that is a ConfigMap, so one that may not be read leaves no workload unknown.
-        complete = all(each.object == "ConfigMap//" for each in refused) and not options.namespaces
-    outcome = await check(Manifests.of(objects, complete=complete), book, options.prometheus, options.deadline_s)
+    outcome = await check(Manifests.of(objects, listed=kinds), book, options.prometheus, options.deadline_s)
     findings = tuple(sorted((*unread, *outcome.findings), key=lambda each: SEVERITIES.index(each.severity)))
     outcome = PreflightOutcome(
         findings, (*problems, *outcome.not_checked), outcome.suppressed, outcome.workloads, outcome.groups
@@ -133,11 +131,11 @@ async def check(
 
 async def _cluster(
     settings: KubeSettings, namespaces: Sequence[str], *, given: bool
-) -> tuple[list[Manifest], list[NotChecked]]:
+) -> tuple[list[Manifest], list[NotChecked], frozenset[str]]:
     async with Kube.connect(settings) as kube:
         listed = await list_all(kube, namespaces)
     objects = [read_object(Document("", 0, value), given=given, live=True) for value in listed.objects]
     refused = [
         NotChecked(f"{kind}//", "", "objects of this kind", reason) for kind, reason in sorted(listed.problems.items())
     ]
-    return [each for each in objects if each is not None], refused
+    return [each for each in objects if each is not None], refused, listed.kinds

@@ -88,15 +88,14 @@ def _target(fleet: Scene, each: Autoscaler) -> Iterator[Result]:
     elif not name:
         yield found("VA1216", each.thing, each.target_loc, "the target has no name", "It is required.", "name: ...")
     elif fleet.objects.get(kind, namespace, name) is None and not each.owned and fleet.workload(each) is None:
-        if fleet.objects.complete and row is not None:
+        if kind in fleet.objects.listed:
             why = "No object in the cluster has this kind, namespace and name."
             yield found(
                 "VA1216", each.thing, each.target_loc, f"{kind} {namespace}/{name} does not exist", why, "name: ..."
             )
         else:
-            reason = f"{kind} {namespace}/{name} is in no file" + (
-                "" if fleet.objects.complete else ", and no --cluster"
-            )
+            where = "objects of this kind are not listed" if fleet.objects.listed else "no --cluster"
+            reason = f"{kind} {namespace}/{name} is in no file, and {where}"
             yield not_checked(each.thing, each.target_loc, "target and its engine", reason)
 
 

@@ -158,13 +158,13 @@ class Manifests:
     """All objects, by kind and by name."""
 
     all: tuple[Manifest, ...]
-    complete: bool = False  # whether the cluster was listed, so that what is not here does not exist
+    listed: frozenset[str] = frozenset()  # kinds of which the cluster was listed: what is not here does not exist
     again: tuple[Manifest, ...] = ()  # given, and passed over because an object with the same name came before
     _by_kind: dict[str, list[Manifest]] = field(default_factory=lambda: defaultdict(list))
     _by_key: dict[tuple[str, str, str], Manifest] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, objects: Iterable[Manifest], *, complete: bool = False) -> Manifests:
+    def of(cls, objects: Iterable[Manifest], *, listed: frozenset[str] = frozenset()) -> Manifests:
         """Index objects. Of equal ones the first counts, so given ones come before listed ones."""
         named: dict[tuple[str, str, str], Manifest] = {}
         again = tuple(
@@ -172,7 +172,7 @@ class Manifests:
             for each in objects
             if named.setdefault((each.kind, each.namespace, each.name), each) is not each and each.given
         )
-        made = cls(tuple(named.values()), complete, again)
+        made = cls(tuple(named.values()), listed, again)
         made._by_key.update(named)
         for each in made.all:
             made._by_kind[each.kind].append(each)

@@ -137,7 +137,7 @@ def _authentication(fleet: Scene, autoscaler: Autoscaler, trigger: Trigger) -> I
     namespace = "" if kind in CLUSTER_SCOPED else thing.namespace
     if not name or fleet.objects.get(kind, namespace, name) is not None:
         return
-    if fleet.objects.complete:
+    if kind in fleet.objects.listed:
         why = "KEDA cannot build the trigger, so the ScaledObject is never ready."
         yield found("VA1230", thing, loc, f"{kind} {shown(name)} does not exist", why, "name: ...")
     else:

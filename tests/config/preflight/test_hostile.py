@@ -374,6 +374,26 @@ def test_values_within_a_command_line_stay_small():
         assert sum(len(each.value) for each in made.options.values()) < 1 << 17
 
 
+@pytest.mark.parametrize(
+    ("kind", "listed", "is_known"),
+    [
+        ("Deployment", {"Deployment"}, True),
+        ("Rollout", {"Deployment"}, False),  # it may well be there
+        ("Deployment", {"StatefulSet"}, False),
+        ("Deployment", set(), False),
+    ],
+)
+def test_a_target_is_missed_only_when_its_kind_was_listed(kind: str, listed: set[str], is_known: bool):
+    target = {"apiVersion": "argoproj.io/v1alpha1" if kind == "Rollout" else "apps/v1", "kind": kind, "name": "other"}
+    document = copy.deepcopy(GOOD[SCALER])
+    document["spec"]["scaleTargetRef"] = target
+    things = [read_object(Document("x.yaml", 1, document))]
+    objects = Manifests.of([each for each in things if each is not None], listed=frozenset(listed))
+    outcome = run(objects, QueryFacts(server=False), BOOK)
+    assert ("VA1216" in {each.id for each in outcome.findings}) == is_known
+    assert any(each.what == "target and its engine" for each in outcome.not_checked) != is_known
+
+
 def test_names_that_a_rule_of_the_adapter_makes_stay_few_and_short():
     series = " ".join(f"vllm:x{number:05d}" for number in range(900))
     text = f"rules: [{{seriesQuery: '{series}', name: {{matches: '^(.*)$', as: '{'$1' * 2000}'}}, metricsQuery: x}}]"

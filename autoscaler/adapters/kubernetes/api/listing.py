@@ -73,6 +73,7 @@ class Listed(NamedTuple):
 
     objects: tuple[dict[str, Any], ...]
     problems: Mapping[str, str]  # by kind
+    kinds: frozenset[str] = frozenset()  # of which all objects of the cluster are here
 
 
 class _PageMetadata(msgspec.Struct, frozen=True):
@@ -128,7 +129,8 @@ async def list_all(kube: Kube, namespaces: Sequence[str] = (), resources: Sequen
             problems["ConfigMap"] = f"not an object: {error}"
         else:
             objects += [kept] if kept is not None else []
-    return Listed(tuple(objects), problems)
+    asked = {kind for _, kind in groups.values()} | {kind for plural, kind in _CORE.items() if plural in resources}
+    return Listed(tuple(objects), problems, frozenset() if namespaces else frozenset(asked - problems.keys()))
 
 
 def _config_maps(objects: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
