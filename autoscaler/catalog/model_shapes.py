@@ -1,7 +1,8 @@
 """Sizes of well-known models: parameters, layers, KV heads, head dimension and context, by the name of the model.
 
 `preflight` asks no hub, so it counts with these. Sources: the models' cards and their `config.json` as published. A
-name that is not here is unknown. Weights of quantized variants follow from the name (AWQ, GPTQ, FP8, w4a16).
+name that is not here is unknown. Weights of quantized variants follow from the name (AWQ, GPTQ, FP8, w4a16); some
+models are published in few bits alone.
 """
 
 from __future__ import annotations
@@ -80,12 +81,16 @@ _SHAPES: Mapping[str, ModelShape] = MappingProxyType(
         r"phi-3-mini-4k": ModelShape(3.82 * _B, 32, 32, 96, 4_096, True),
         r"phi-3-medium-128k": ModelShape(13.96 * _B, 40, 10, 128, 131_072),
         r"yi-1\.5-34b": ModelShape(34.39 * _B, 60, 8, 128, 4_096),
+        r"gpt-oss-20b": ModelShape(20.91 * _B, 24, 8, 64, 131_072, True),
+        r"gpt-oss-120b": ModelShape(116.8 * _B, 36, 8, 64, 131_072, True),
+        # One latent vector of 576 for each token and layer, in place of keys and values.
+        r"deepseek-(v3(\.[12])?|r1)": ModelShape(671.0 * _B, 61, 1, 288, 163_840),
         r"opt-125m": ModelShape(0.125 * _B, 12, 12, 64, 2_048),
         r"tinyllama-1\.1b": ModelShape(1.1 * _B, 22, 4, 64, 2_048),
     }
 )
-_FOUR_BITS = re.compile(r"awq|gptq|w4a16|int4|4bit|nvfp4|mxfp4|bnb")
-_EIGHT_BITS = re.compile(r"fp8|w8a8|int8|8bit|w8a16")
+_FOUR_BITS = re.compile(r"awq|gptq|w4a16|int4|4bit|nvfp4|mxfp4|bnb|^gpt-oss(?!.*bf16)")
+_EIGHT_BITS = re.compile(r"fp8|w8a8|int8|8bit|w8a16|^deepseek-(v3|r1)(?!.*(bf16|distill))")
 _UNKNOWN_BITS = re.compile(r"gguf|q[2-8]_|exl2|hqq|quip|aqlm|-vl-|vision|2bit|3bit|w2a16")
 
 

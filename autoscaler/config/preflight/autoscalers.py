@@ -6,7 +6,8 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from autoscaler.catalog.scale_targets import BY_KIND
+from autoscaler.catalog.scale_targets import BY_KIND, SCALED
+from autoscaler.config.check.manifests import text_at
 from autoscaler.config.findings import shown
 from autoscaler.config.preflight import metric_names, promql
 from autoscaler.config.preflight.facts import NO_SERVER, PENDING, QueryFacts
@@ -24,6 +25,12 @@ _FORMULA_CHARS = 2000
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _NAME_IN_FORMULA = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(])(?!\s*\()")
 _WORDS_OF_FORMULA = frozenset({"true", "false", "nil", "and", "or", "not", "in", "e", "E"})
+_UNSCALED = {
+    "DaemonSet": "It runs a pod on each node that fits",
+    "Job": "Its pods end by themselves",
+    "CronJob": "It makes Jobs at their time",
+    "Pod": "It is one pod",
+}
 _ADOPTS = "scaledobject.keda.sh/transfer-hpa-ownership"
 
 
@@ -57,7 +64,7 @@ def _rivals(fleet: Scene) -> Iterator[Result]:
         if len(rivals) < 2:
             continue
         # It stands at an object that somebody wrote for this target, rather than at one that scales itself.
-        ordered = sorted(rivals, key=lambda each: (not each.thing.given, each.target_loc != ("spec", "scaleTargetRef")))
+        ordered = sorted(rivals, key=lambda each: (not each.thing.given, not each.names_target))
         first, others = ordered[0], ordered[1:]
         names = " and ".join(each.thing.key for each in others[:3])
         bounds = ", ".join(f"{each.thing.name} up to {each.most}" for each in ordered[:4] if each.most is not None)
@@ -69,11 +76,11 @@ def _rivals(fleet: Scene) -> Iterator[Result]:
 
 
 def _target(fleet: Scene, each: Autoscaler) -> Iterator[Result]:
-    if each.target_loc != ("spec", "scaleTargetRef"):
+    if not each.names_target:
         return
     kind, namespace, name = each.target
     row = BY_KIND.get(kind)
-    version = each.thing.text("spec", "scaleTargetRef", "apiVersion")
+    version = each.thing.text(*each.target_loc, "apiVersion")
     if row is not None and row.refusal and (not version or version.startswith(row.group)):
         why, allowed = row.why_refused
         whole_why = f"{why[:1].upper()}{why[1:]}. The count is read and written through /scale, so nothing happens."
@@ -85,6 +92,10 @@ def _target(fleet: Scene, each: Autoscaler) -> Iterator[Result]:
             whole_why,
             f"remove it, or scale {allowed}",
         )
+    elif kind in _UNSCALED:
+        why = f"{_UNSCALED[kind]}. It has no scale subresource, so the count is never read or written."
+        fix = "a Deployment or StatefulSet"
+        yield found("VA1215", each.thing, each.target_loc, f"{kind} cannot be scaled", why, fix)
     elif not name:
         yield found("VA1216", each.thing, each.target_loc, "the target has no name", "It is required.", "name: ...")
     elif fleet.objects.get(kind, namespace, name) is None and not each.owned and fleet.workload(each) is None:
@@ -93,10 +104,25 @@ def _target(fleet: Scene, each: Autoscaler) -> Iterator[Result]:
             yield found(
                 "VA1216", each.thing, each.target_loc, f"{kind} {namespace}/{name} does not exist", why, "name: ..."
             )
+        elif meant := _meant(fleet, each):
+            why = f"{meant.thing.key} is there, and nothing scales it. A target without a kind is a Deployment."
+            message = f"{kind} {namespace}/{name} is not there"
+            fix = f"{{apiVersion: {meant.thing.text('apiVersion')}, kind: {meant.target[0]}, name: {meant.target[2]}}}"
+            yield found("VA1216", each.thing, each.target_loc, message, why, f"scaleTargetRef: {fix}")
         else:
             where = "objects of this kind are not listed" if fleet.objects.listed else "no --cluster"
             reason = f"{kind} {namespace}/{name} is in no file, and {where}"
             yield not_checked(each.thing, each.target_loc, "target and its engine", reason)
+
+
+def _meant(fleet: Scene, each: Autoscaler) -> ModelWorkload | None:
+    """Return the workload that an autoscaler means: of another kind, or of its own name. Nothing else scales it."""
+    kind, namespace, name = each.target
+    for other in fleet.in_namespace(namespace):
+        made = kind == "StatefulSet" and other.thing.kind == "LeaderWorkerSet"  # of the same name
+        if not made and other.thing.name in (name, each.thing.name) and not fleet.is_autoscaled(other):
+            return other if other.thing.kind in SCALED else None
+    return None
 
 
 def _is_true(text: str) -> bool:
@@ -120,6 +146,9 @@ def _bounds(each: Autoscaler) -> Iterator[Result]:
                 "warning",
             )
             break
+    if each.thing.kind == "ScaledObject" and each.thing.at("spec", "triggers") in (None, []):
+        why = "KEDA refuses the object, so nothing changes the count."
+        yield found("VA1224", each.thing, ("spec", "triggers"), "the ScaledObject has no trigger", why, _BY_REQUESTS)
     if each.thing.kind == LLM_SERVICE and each.thing.at("spec", "replicas") is not None:
         why = "The API server refuses an object with both: either the count is fixed, or it is scaled."
         message = "replicas and scaling are stated together"
@@ -162,7 +191,7 @@ def _bounds(each: Autoscaler) -> Iterator[Result]:
             ("spec", "idleReplicaCount"),
             "idleReplicaCount is not below minReplicaCount",
             why,
-            "idleReplicaCount: 0",
+            "remove the line, or idleReplicaCount: 0 where something counts in front of the pods",
         )
 
 
@@ -194,7 +223,13 @@ def _metrics(
                 why,
                 _BY_REQUESTS,
             )
-            if not workload.pod.need(resource or "cpu") and not workload.pod.operator:
+            container = trigger.metadata.get("containerName")
+            names = [text_at(own, "name") for own in workload.pod.containers]
+            if container and container not in names and not workload.pod.operator:
+                why = f"The pods of {workload.thing.key} have {', '.join(names[:4])[:200]}, so the HPA gets no value."
+                message, fix = f"no container is called {shown(container)}", f"container: {names[0][:100]}"
+                yield found("VA1224", each.thing, trigger.loc, message, why, fix)
+            elif not workload.pod.need(resource or "cpu") and not workload.pod.operator:
                 why = f"The HPA divides by the request of {resource}, and the engine's container states none."
                 yield found(
                     "VA1224",

@@ -246,6 +246,16 @@ def _place(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
 
 def _pool_limit(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
     pools = nodes.pools_for(fleet, workload.pod)
+    if pools and not nodes.nodes_for(fleet, workload.pod):
+        taints = [nodes.untolerated(pool, workload.pod) for pool in pools]
+        if all(taints):
+            why = f"The pod does not tolerate the taint {taints[0][:100]} of the nodes of {pools[0].name}."
+            message, fix = (
+                "no node of the pool takes the pod",
+                f"tolerations: [{{key: {taints[0][:100]}, operator: Exists}}]",
+            )
+            yield found("VA1507", workload.thing, _selector_loc(workload.pod), message, why, fix)
+            return
     most, owner, loc = fleet.most(workload)
     counts = [nodes.most_devices(pool) for pool in pools]
     needed = sum(workload.pod.devices.values())

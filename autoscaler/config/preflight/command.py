@@ -84,6 +84,11 @@ class Command:
             return ""
         return self.served[0] if self.served else self.model
 
+    def written(self, name: str) -> str:
+        """Return an option as this engine names it: --enforce-eager, --disable-cuda-graph."""
+        same = self.other.same if self.other is not None else {}
+        return f"--{next((theirs for theirs, ours in same.items() if ours == name), name)}"
+
     def plain(self) -> dict[str, str]:
         return {name: option.value for name, option in self.options.items()}
 

@@ -10,7 +10,7 @@ from autoscaler.catalog.model_shapes import ModelShape, bytes_per_parameter, fin
 from autoscaler.config.check.fit import ModelFiles, needs_of
 from autoscaler.config.fit import FitVerdict, Load, Range, judge
 from autoscaler.config.preflight import nodes
-from autoscaler.config.preflight.command import Command
+from autoscaler.config.preflight.command import Command, EngineOption
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
 from autoscaler.config.preflight.other_engines import EngineFamily
 from autoscaler.config.preflight.scene import Scene
@@ -58,16 +58,15 @@ def _utilization(thing: Manifest, command: Command) -> Iterator[Result]:
             f"{share:g} leaves {1 - share:.0%} of the device for the CUDA context, graphs and what the profile did"
             " not see: the start fails if less is free, and a peak under load ends the engine."
         )
-        message = f"a share of {share:g} of the memory is above {MOST_UTILIZATION}"
-        if command.other is None:
-            message = f"--gpu-memory-utilization {share:g} is above {MOST_UTILIZATION}"
+        name = command.written("gpu-memory-utilization")
+        message = f"{name} {share:g} is above {MOST_UTILIZATION}"
         yield found(
             "VA1301",
             thing,
             option.loc,
             message,
             why,
-            _as_written(thing, option.loc, option.value, f"{DEFAULT_UTILIZATION}"),
+            _as_written(thing, option, f"{name}={DEFAULT_UTILIZATION}"),
         )
 
 
@@ -110,16 +109,9 @@ def _eager(fleet: Scene, workload: ModelWorkload, command: Command) -> Iterator[
         return
     hot = workload.policy in _HOT or fleet.is_autoscaled(workload)
     why = "Without CUDA graphs each step launches each kernel by itself, which small batches feel most."
-    loc = command.options["enforce-eager"].loc
-    yield found(
-        "VA1307",
-        workload.thing,
-        loc,
-        "--enforce-eager makes each token slower",
-        why,
-        "remove --enforce-eager",
-        "" if hot else "note",
-    )
+    loc, name = command.options["enforce-eager"].loc, command.written("enforce-eager")
+    severity = "" if hot else "note"
+    yield found("VA1307", workload.thing, loc, f"{name} makes each token slower", why, f"remove {name}", severity)
 
 
 def _ranks(thing: Manifest, pod: EnginePod, command: Command) -> Iterator[Result]:
@@ -182,7 +174,7 @@ def _number_formats(fleet: Scene, thing: Manifest, pod: EnginePod, command: Comm
             dtype.loc,
             "bfloat16 on a device without it",
             why,
-            _as_written(thing, dtype.loc, "bfloat16", "half"),
+            _as_written(thing, dtype, "--dtype=half"),
         )
     if quantization is not None and quantization.value in _FROM_TURING and highest < 7.5:
         why = (
@@ -271,7 +263,7 @@ def _files(model: str, shape: ModelShape, size: tuple[float, float]) -> ModelFil
     return ModelFiles(weights, config, f"{shape.parameters / 1e9:g} billion parameters")
 
 
-def _as_written(thing: Manifest, loc: Loc, before: str, after: str) -> str:
-    """Return the word at a place with another value."""
-    written = thing.at(*loc)
-    return str(written)[:300].replace(before, after) if isinstance(written, str | int | float) else after
+def _as_written(thing: Manifest, option: EngineOption, right: str) -> str:
+    """Return the word of an option with the right value, or the option alone if a variable or a file states it."""
+    written = str(thing.at(*option.loc))[:300]
+    return written.replace(option.value, right.partition("=")[2]) if option.value in written else right

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.check.manifests import at, text_at
@@ -46,9 +46,9 @@ def _applied(fleet: Scene, workload: ModelWorkload, *, plain: bool) -> Iterator[
     if application is not None:
         yield from _argo(fleet, application, workload)
         return
-    flux = list(_flux(fleet, workload))
-    yield from flux
-    if plain and not flux and not workload.thing.live and not workload.pod.operator:
+    flux = _flux(fleet, workload)
+    yield from flux or ()
+    if plain and flux is None and not workload.thing.live and not workload.pod.operator:
         why = f"Whoever applies this file again writes {workload.replicas} over the count that the autoscaler chose."
         yield found(
             "VA1231", workload.thing, workload.replicas_loc, "replicas beside an autoscaler", why, "remove the line"
@@ -87,7 +87,15 @@ def _application(fleet: Scene, thing: Manifest) -> Manifest | None:
         namespace = each.text(*base, "destination", "namespace")
         if not tracked and instance and _made(name, instance) and _made(namespace, thing.namespace):
             return each
-    return None
+    marked = tracked or instance or any(f"{domain}/name" in thing.labels for domain in (_KUSTOMIZE, _HELM))
+    return None if marked else _only_one(applications, thing, "destination", "namespace")
+
+
+def _only_one(appliers: Sequence[Manifest], thing: Manifest, *place: str) -> Manifest | None:
+    """Return what applies the file of an object that bears no mark: what has its name, or alone has its namespace."""
+    here = [] if thing.live else [each for each in appliers if each.text("spec", *place) == thing.namespace]
+    named = [each for each in here if each.name == thing.name] or here
+    return named[0] if len(named) == 1 else None
 
 
 def _base(application: Manifest) -> Loc:
@@ -175,30 +183,40 @@ def _ignored_by_settings(fleet: Scene, namespace: str, workload: ModelWorkload) 
     return False
 
 
-def _flux(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
+def _flux(fleet: Scene, workload: ModelWorkload) -> list[Result] | None:
+    """Return what Flux does to the count, [] if it leaves it; None: it is not known to apply the object."""
     thing = workload.thing
     if thing.annotations.get(f"{_KUSTOMIZE}/reconcile") == "disabled" or thing.annotations.get(f"{_KUSTOMIZE}/ssa") in (
         "Ignore",
         "IfNotPresent",
     ):
-        return
+        return []
     for domain, kind in ((_KUSTOMIZE, "Kustomization"), (_HELM, "HelmRelease")):
         name, namespace = (thing.labels.get(f"{domain}/{part}") for part in ("name", "namespace"))
+        owner = fleet.objects.get(kind, namespace or thing.namespace, name) if name else None
+        if kind == "Kustomization" and not any(f"{each}/name" in thing.labels for each in (_KUSTOMIZE, _HELM)):
+            appliers = [each for each in fleet.objects.of_kind(kind) if _KUSTOMIZE in each.text("apiVersion")]
+            owner = _only_one(appliers, thing, "targetNamespace")
+            name = owner.name if owner is not None else None
         if not name:
             continue
-        owner = fleet.objects.get(kind, namespace or thing.namespace, name)
-        if kind == "HelmRelease" and owner is not None and _helm_ignores(owner):
-            return
+        if owner is not None and (_helm_ignores(owner) or _patches_replicas(owner)):
+            return []
         heals = kind == "Kustomization" or (
             owner is not None and owner.text("spec", "driftDetection", "mode") == "enabled"
         )
         when = "at each reconciliation" if heals else "at each upgrade"
         why = f"{kind} {name} applies {workload.replicas} replicas {when}, over the count that the autoscaler chose."
         loc = workload.replicas_loc
-        yield found(
-            "VA1512", thing, loc, "Flux writes spec.replicas back", why, "remove the line", "" if heals else "warning"
-        )
-        return
+        severity = "" if heals else "warning"
+        return [found("VA1512", thing, loc, "Flux writes spec.replicas back", why, "remove the line", severity)]
+    return None
+
+
+def _patches_replicas(kustomization: Manifest) -> bool:
+    """Return whether a patch takes replicas out of what is applied."""
+    patches = [text_at(each, "patch")[:65_536] for each in kustomization.list("spec", "patches")[:64]]
+    return any("/spec/replicas" in text and "remove" in text for text in patches)
 
 
 def _helm_ignores(release: Manifest) -> bool:

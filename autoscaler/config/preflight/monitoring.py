@@ -17,7 +17,7 @@ from autoscaler.config.preflight.series import samples_of
 from autoscaler.config.preflight.workloads import ModelWorkload
 from autoscaler.config.yaml import Loc
 
-DEFAULT_INTERVAL_S = 30.0  # of the operator's Prometheus, unless its configuration says otherwise
+_SERVERS = ("Prometheus", "PrometheusAgent", "VMAgent")
 _ENDPOINTS: Mapping[str, str] = {
     "PodMonitor": "podMetricsEndpoints",
     "ServiceMonitor": "endpoints",
@@ -135,10 +135,13 @@ def _monitor(fleet: Scene, monitor: Manifest, chosen: Sequence[ModelWorkload], b
     if isinstance(limit, int) and 0 < limit < _SAMPLES:
         why = f"A scrape of more samples fails as a whole, and an engine of vLLM exports several hundred, not {limit}."
         yield found("VA1604", monitor, ("spec", "sampleLimit"), "sampleLimit below an engine", why, "sampleLimit: 5000")
+    intervals = {each.text("spec", "scrapeInterval") for each in fleet.objects.of_kind(*_SERVERS)}
+    usual = (intervals.pop() or None) if len(intervals) == 1 else None
     for index, endpoint in enumerate(monitor.list("spec", _ENDPOINTS[monitor.kind])[:32]):
         loc: Loc = ("spec", _ENDPOINTS[monitor.kind], index)
-        interval, timeout = at(endpoint, "interval"), at(endpoint, "scrapeTimeout")
-        timing = Timing(interval, timeout, (*loc, "interval"), (*loc, "scrapeTimeout"))
+        key = "scrape_interval" if at(endpoint, "scrape_interval") is not None else "interval"  # of VictoriaMetrics
+        stated = at(endpoint, key) if at(endpoint, key) is not None else usual
+        timing = Timing(stated, at(endpoint, "scrapeTimeout"), (*loc, key), (*loc, "scrapeTimeout"))
         yield from check_interval(fleet, monitor, timing, chosen, book)
         yield from _port(fleet, monitor, loc, endpoint, chosen)
         yield from _scheme(monitor, loc, endpoint, chosen)

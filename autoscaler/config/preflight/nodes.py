@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator, Mapping
 
 from autoscaler.catalog import node_labels
-from autoscaler.catalog.devices import find_device
+from autoscaler.catalog.devices import find_device, instance_devices
 from autoscaler.config.check.fit import memory_of
 from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.fit import Range
 from autoscaler.config.preflight.objects import Manifest, selects
 from autoscaler.config.preflight.scene import Scene
 from autoscaler.config.preflight.workloads import EnginePod, quantity
+from autoscaler.config.yaml import Loc
 
 NODE_POOL = "karpenter.sh/nodepool"
 CAPACITY_TYPE = "karpenter.sh/capacity-type"
@@ -82,9 +83,10 @@ def _fits_terms(node: Manifest, pod: EnginePod) -> bool:
     return not excluding or any(selects({"matchExpressions": each}, node.labels) for each in excluding)
 
 
-def untolerated(node: Manifest, pod: EnginePod) -> str:
-    """Return the key of a taint of a node that keeps a pod away; "": none does."""
-    for taint in node.list("spec", "taints")[:64]:
+def untolerated(place: Manifest, pod: EnginePod) -> str:
+    """Return the key of a taint of a node or of a NodePool's nodes that keeps a pod away; "": none does."""
+    spec: Loc = ("spec", "template", "spec") if place.kind == "NodePool" else ("spec",)
+    for taint in place.list(*spec, "taints")[:64]:
         key, effect = text_at(taint, "key"), text_at(taint, "effect")
         # Kubernetes sets and removes its own, and an admission plugin tolerates that of the accelerator.
         if effect not in ("NoSchedule", "NoExecute") or key.startswith(_OWN_TAINTS) or key in pod.devices:
@@ -136,7 +138,8 @@ def requirement(pool: Manifest, key: str) -> list[str]:
 
 def most_devices(pool: Manifest) -> float:
     """Return the most devices that an instance of a NodePool may have; infinity: its requirements do not tell."""
-    most = math.inf
+    types = [instance_devices(kind) for key in node_labels.INSTANCE_LABELS for kind in requirement(pool, key)]
+    most = max(types, default=math.inf)
     for each in pool.list("spec", "template", "spec", "requirements"):
         values = at(each, "values")
         if not text_at(each, "key").endswith("-gpu-count") or not isinstance(values, list) or not values:
@@ -187,14 +190,40 @@ def sharers(fleet: Scene, pod: EnginePod) -> list[tuple[str, int]]:
     """Return (kind of sharing, pods per device) of each node that a pod may land on; ("", 1): a device of its own."""
     resource = resource_of(pod)
     found = [
-        (node_labels.sharing(node.labels, resource), node_labels.sharers(node.labels, resource))
+        (
+            node_labels.sharing(node.labels, resource),
+            node_labels.sharers(node.labels, resource) or _by_count(node, resource),
+        )
         for node in nodes_for(fleet, pod)
     ]
     if found:
         return found
-    labels = {key: values[0] for key, values in required(pod)[0].items() if values}
+    labels = _labels(fleet, pod)[0]
     way = node_labels.sharing(labels, resource)
     return [(way, node_labels.sharers(labels, resource))] if way else []
+
+
+def _by_count(node: Manifest, resource: str) -> int:
+    """Return how often a node hands out each of its devices; 0: unknown."""
+    handed, there = (
+        quantity(node.at("status", "allocatable", resource)),
+        quantity(node.labels.get("nvidia.com/gpu.count")),
+    )
+    return int(handed / there) if there > 0 and handed <= 4096 else 0
+
+
+def _labels(fleet: Scene, pod: EnginePod) -> list[Mapping[str, str]]:
+    """Return the labels of the nodes that a pod may get: of those there are, else what it and its pools require."""
+    nodes = nodes_for(fleet, pod)
+    if nodes:
+        return [node.labels for node in nodes]
+    base = {key: values[0] for key, values in required(pod)[0].items() if values}
+    if node_labels.product(base) or NODE_POOL not in base:
+        return [base]
+    keys = (*node_labels.PRODUCT_LABELS, *node_labels.INSTANCE_LABELS)
+    return [
+        {**base, key: value} for pool in pools_for(fleet, pod) for key in keys for value in requirement(pool, key)[:64]
+    ] or [base]
 
 
 def memories(fleet: Scene, pod: EnginePod) -> Range | None:
@@ -203,16 +232,13 @@ def memories(fleet: Scene, pod: EnginePod) -> Range | None:
     if not resource:
         return None
     found = []
-    for node in nodes_for(fleet, pod):
-        named = memory_of(resource, node_labels.product(node.labels))
+    for labels in _labels(fleet, pod):
+        named = memory_of(resource, node_labels.product(labels))
         key = "nvidia.com/gpu.memory" if resource == "nvidia.com/gpu" else f"{resource}.memory"
-        stated = quantity(node.labels.get(key)) * _MIB
+        stated = quantity(labels.get(key)) * _MIB
         found.append(named if math.isnan(stated) else Range(stated, stated))
-    if not found:
-        labels = {key: values[0] for key, values in required(pod)[0].items() if values}
-        found = [memory_of(resource, node_labels.product(labels))]
     least, most = min(each.least for each in found), max(each.most for each in found)
-    return Range(least, most) if math.isfinite(most) else None
+    return Range(least, most) if all(math.isfinite(each.most) for each in found) else None
 
 
 def capability(fleet: Scene, pod: EnginePod) -> float:
@@ -222,9 +248,7 @@ def capability(fleet: Scene, pod: EnginePod) -> float:
 
 
 def _capabilities(fleet: Scene, pod: EnginePod) -> Iterator[float]:
-    nodes = nodes_for(fleet, pod)
-    labels = [node.labels for node in nodes] or [{key: values[0] for key, values in required(pod)[0].items() if values}]
-    for each in labels:
+    for each in _labels(fleet, pod):
         major, minor = (each.get(f"nvidia.com/gpu.compute.{part}", "") for part in ("major", "minor"))
         if re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", version := f"{major}.{minor}"):
             yield float(version)

@@ -70,8 +70,7 @@ def _image(pod: EnginePod, place: Loc) -> Iterator[Result]:
 
 
 def _host_port(fleet: Scene, workload: ModelWorkload, pod: EnginePod) -> Iterator[Result]:
-    if fleet.most(workload)[0] < 2:
-        return
+    severity = "" if fleet.most(workload)[0] > 1 else "note"  # a rollout alone starts a second one
     why = "A port of a node can be bound once, so a second replica finds no place on the same node."
     if pod.at("hostNetwork") is True:
         yield found(
@@ -81,6 +80,7 @@ def _host_port(fleet: Scene, workload: ModelWorkload, pod: EnginePod) -> Iterato
             "the pods use the ports of their node",
             why,
             "hostNetwork: false",
+            severity,
         )
         return
     for number, container in enumerate(pod.containers[:32]):
@@ -90,7 +90,7 @@ def _host_port(fleet: Scene, workload: ModelWorkload, pod: EnginePod) -> Iterato
                 place = (*pod.spec, "containers", number) if pod.at("containers") else pod.container
                 loc = (*place, "ports", index, "hostPort")
                 message = f"the host port {str(at(each, 'hostPort'))[:20]} allows one replica per node"
-                yield found("VA1412", pod.thing, loc, message, why, "remove the line")
+                yield found("VA1412", pod.thing, loc, message, why, "remove the line", severity)
 
 
 def _shared_memory(pod: EnginePod) -> Iterator[Result]:
@@ -135,18 +135,22 @@ def _small_memory(pod: EnginePod, mounts: object, index: int) -> Iterator[Result
 
 def _weights_in_layer(pod: EnginePod) -> Iterator[Result]:
     command = pod.command
-    if command is None or not command.model.startswith("/") or pod.operator:
+    if command is None or pod.operator:
+        return
+    folder = command.options.get("download-dir")
+    path = command.model if command.model.startswith("/") or folder is None else folder.value
+    if not path.startswith("/"):
         return
     mounts = pod.of_container("volumeMounts")
-    paths = [text_at(each, "mountPath").rstrip("/") for each in (mounts if isinstance(mounts, list) else [])]
-    if any(path in ("", command.model) or command.model.startswith(f"{path}/") for path in paths):
+    mounted = [text_at(each, "mountPath").rstrip("/") for each in (mounts if isinstance(mounts, list) else [])]
+    if any(mount in ("", path) or path.startswith(f"{mount}/") for mount in mounted):
         return
-    why = (
-        "No volume covers the path, so the weights are part of the image: each new node pulls them with it before it"
-        " starts."
-    )
-    fix = f"a volume mounted above {command.model[:100]}"
-    yield found("VA1413", pod.thing, command.model_loc, "the weights lie in the container's layer", why, fix)
+    message, loc = "the weights lie in the container's layer", command.model_loc
+    why = "No volume covers the path, so the weights are part of the image: each new node pulls them before it starts."
+    if path != command.model and folder is not None:
+        message, loc = "the weights are loaded into the container's layer", folder.loc
+        why = "No volume covers --download-dir: each container loads the weights again, and loses them with its end."
+    yield found("VA1413", pod.thing, loc, message, why, f"a volume mounted above {path[:100]}")
 
 
 def _end(workload: ModelWorkload, pod: EnginePod, history: PastReadings) -> Iterator[Result]:
@@ -239,19 +243,22 @@ def _share(value: object, count: int, default: str, *, up: bool) -> int:
 
 def _rollout(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
     thing, pod = workload.thing, workload.pod
-    if thing.kind != "Deployment" or not pod.devices or pod.operator:
+    if thing.kind not in ("Deployment", "Rollout") or not pod.devices or pod.operator:
         return
     strategy = thing.map("spec", "strategy")
     if strategy.get("type") == "Recreate":
         return
-    update = mapping(strategy.get("rollingUpdate"))
+    way = next((name for name in ("blueGreen", "canary", "rollingUpdate") if name in strategy), "")
+    update = mapping(strategy.get(way))
     now = max(1, fleet.least(workload) if workload.replicas is None else workload.replicas)
     most = max(now, fleet.most(workload)[0])
     surge, gone = (
         _share(update.get("maxSurge"), most, "25%", up=True),
         _share(update.get("maxUnavailable"), now, "25%", up=False),
     )
-    loc: Loc = ("spec", "strategy", "rollingUpdate") if update else ("spec", "strategy")
+    if way == "blueGreen":  # the new replicas stand beside all of the old ones
+        surge, gone = _share(update.get("previewReplicaCount"), most, "100%", up=True), 0
+    loc: Loc = ("spec", "strategy", way) if update else ("spec", "strategy")
     if gone > 0 or surge == 0:
         return
     resource, need = nodes.resource_of(pod), sum(pod.devices.values())
@@ -259,19 +266,25 @@ def _rollout(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
     if not places:
         yield not_checked(thing, loc, "rollout against free GPUs", "no node of the pod is known: no --cluster")
         return
-    if nodes.can_grow(fleet):
-        return
+    if nodes.can_grow(fleet) or not any(
+        quantity(node.at("status", "allocatable", resource)) >= need for node in places
+    ):
+        return  # what fits no node at all is told where nodes are checked
     total = sum(quantity(node.at("status", "allocatable", resource)) for node in places)
     names = {node.name for node in places}
     used = _used(fleet, resource, names)
     if math.isnan(used):
         used = min(total, sum(_stated_use(fleet, other, resource, names) for other in fleet.workloads))
-    fix = "rollingUpdate: {maxSurge: 0, maxUnavailable: 1}"
+    fix = f"{'rollingUpdate' if thing.kind == 'Deployment' else 'canary'}: {{maxSurge: 0, maxUnavailable: 1}}"
     if total - used < need:
+        stays = (
+            "The old pods stay until all new ones are ready"
+            if way == "blueGreen"
+            else "maxUnavailable 0 lets no old pod go"
+        )
         why = (
             f"A new pod needs {need:g} of {resource}, and {used:g} of {total:g} are taken; nothing can add a node."
-            " maxUnavailable 0 lets no old pod go, so the rollout stands until its progress deadline is over, and"
-            " after it."
+            f" {stays}, so the rollout stands until its progress deadline is over, and after it."
         )
         yield found("VA1410", thing, loc, "a rollout needs a free GPU, and there can be none", why, fix)
     elif (most + surge) * need > total:

@@ -27,6 +27,28 @@ HELD = (
 )
 """The most requests that each replica ran while others waited."""
 
+_HARDWARE = (
+    (
+        metric_names.is_gpu_memory,
+        "VA1212",
+        "GPU memory",
+        "vLLM takes its share of the memory at its start, idle or busy, and gives nothing back.",
+    ),
+    (
+        metric_names.is_gpu_use,
+        "VA1213",
+        "GPU utilisation",
+        "It says that some kernel ran: one request looks like a full replica, and a queue does not show.",
+    ),
+    (
+        metric_names.is_host_use,
+        "VA1226",
+        "CPU or memory of the host",
+        "An engine's CPU is busy at any load, and its host memory stays, so neither shows the load.",
+    ),
+)
+"""What says little about requests: names, identifier, words, reason."""
+
 
 class QueryText:
     """One query of one trigger."""
@@ -55,8 +77,7 @@ class QueryText:
 
     def static(self) -> Iterator[Result]:
         yield from self._devices()
-        kinds = (metric_names.is_gpu_memory, metric_names.is_gpu_use, metric_names.is_host_use)
-        if any(is_kind(name) for name in self.expression.names for is_kind in kinds):
+        if any(is_kind(name) for name in self.expression.names for is_kind, *_ in _HARDWARE):
             return
         yield from self._series()
         yield from self._counters()
@@ -71,22 +92,12 @@ class QueryText:
         yield from self._threshold()
 
     def _devices(self) -> Iterator[Result]:
+        fix, said = self._sum_of("vllm:num_requests_running"), set()
         for name in sorted(self.expression.names):
-            if metric_names.is_gpu_memory(name):
-                why = "vLLM takes its share of the memory at its start, idle or busy, and gives nothing back."
-                yield self.found(
-                    "VA1212", f"scales on GPU memory ({name})", why, self._sum_of("vllm:num_requests_running")
-                )
-            elif metric_names.is_gpu_use(name):
-                why = "It says that some kernel ran: one request looks like a full replica, and a queue does not show."
-                yield self.found(
-                    "VA1213", f"scales on GPU utilisation ({name})", why, self._sum_of("vllm:num_requests_running")
-                )
-
-            elif metric_names.is_host_use(name):
-                why = "An engine's CPU is busy at any load, and its host memory stays, so neither shows the load."
-                fix = self._sum_of("vllm:num_requests_running")
-                yield self.found("VA1226", f"scales on CPU or memory of the host ({name})", why, fix)
+            for is_kind, id, what, why in _HARDWARE:
+                if is_kind(name) and id not in said:
+                    said.add(id)
+                    yield self.found(id, f"scales on {what} ({name})", why, fix)
 
     def _series(self) -> Iterator[Result]:
         many = self.autoscaler.most is None or self.autoscaler.most > 1
@@ -226,6 +237,8 @@ class QueryText:
             why = "With Value the HPA multiplies the ratio by the ready pods, and a sum grows with them already."
             loc = (*self.trigger.loc, "metricType")
             yield self.found("VA1208", "metricType Value on a sum", why, "metricType: AverageValue", loc=loc)
+        if shape.series == "many":
+            return  # the sum over the pods mends both
         if shape.grows is False and kind == "AverageValue" and any(each.is_load for each in self.expression.selectors):
             ratio = any(
                 metric_names.is_ratio(each.name) or "seconds" in each.name for each in self.expression.selectors
@@ -248,7 +261,7 @@ class QueryText:
             names
             and all(_is_cache_use(name) for name in names)
             and threshold * (1 + promql.TOLERANCE) >= 1
-            and threshold <= 1
+            and (threshold <= 1 or not re.search(r"[*/]", self.expression.text))
         ):
             why = (
                 f"The usage is at most 1, and 1 / {threshold:g} is within the HPA's tolerance of {promql.TOLERANCE:g}."

@@ -4,12 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from autoscaler.config.check.manifests import at, mapping, text_at
 from autoscaler.config.preflight.objects import Manifest, Manifests
 from autoscaler.config.preflight.recorded import expanded, recorded
 from autoscaler.config.preflight.workloads import INFERENCE_SERVICE, LLM_SERVICE, Target, quantity, whole
 from autoscaler.config.yaml import Loc
+
+
+class _OtherKind(NamedTuple):
+    """An autoscaler whose metrics are not read: whose count it writes, and its bounds."""
+
+    group: str  # part of its apiVersion
+    target: Loc = ("spec", "scaleTargetRef")
+    least: Loc = ("spec", "minReplicas")
+    most: Loc = ("spec", "maxReplicas")
+    unset_least: int | None = None
+    unset_most: int | None = None
+
+
+_OTHERS: Mapping[str, _OtherKind] = {
+    "PodAutoscaler": _OtherKind("aibrix"),
+    "HTTPScaledObject": _OtherKind(
+        "http.keda.sh",
+        least=("spec", "replicas", "min"),
+        most=("spec", "replicas", "max"),
+        unset_least=0,
+        unset_most=100,
+    ),
+    "WatermarkPodAutoscaler": _OtherKind("datadoghq.com"),
+    "DatadogPodAutoscaler": _OtherKind(
+        "datadoghq.com",
+        ("spec", "targetRef"),
+        ("spec", "constraints", "minReplicas"),
+        ("spec", "constraints", "maxReplicas"),
+        unset_least=1,
+    ),
+}
+_MAKES_NONE = "httpscaledobject.keda.sh/skip-scaledobject-creation"
+_MAKERS = (LLM_SERVICE, INFERENCE_SERVICE, "ScaledObject", "HTTPScaledObject", "PodAutoscaler")
 
 
 @dataclass(frozen=True)
@@ -55,6 +89,11 @@ class Autoscaler:
     owned: bool = False  # made by another autoscaler of the list
 
     @property
+    def names_target(self) -> bool:
+        """Whether it states what it scales, rather than scaling itself."""
+        return self.target_loc[-1] in ("scaleTargetRef", "targetRef")
+
+    @property
     def goes_to_zero(self) -> bool:
         return self.least == 0 or self.idle == 0
 
@@ -79,7 +118,12 @@ def _read(objects: Manifests) -> list[Autoscaler]:
     found += map(_hpa, objects.of_kind("HorizontalPodAutoscaler"))
     found += [each for thing in objects.of_kind(LLM_SERVICE) if (each := _kserve(thing)) is not None]
     found += [each for thing in objects.of_kind(INFERENCE_SERVICE) if (each := _predictor(thing)) is not None]
-    found += map(_aibrix, [each for each in objects.of_kind("PodAutoscaler") if "aibrix" in each.text("apiVersion")])
+    found += [
+        _other(thing, row)
+        for kind, row in _OTHERS.items()
+        for thing in objects.of_kind(kind)
+        if row.group in thing.text("apiVersion") and thing.annotations.get(_MAKES_NONE) != "true"
+    ]
     return found
 
 
@@ -101,7 +145,7 @@ def _scaled_object(thing: Manifest) -> Autoscaler:
         ("spec", "maxReplicaCount"),
         triggers=tuple(_triggers(thing, ("spec", "triggers"))),
         idle=whole(thing.at("spec", "idleReplicaCount")),
-        owned=any(kind in (LLM_SERVICE, "InferenceService") for kind, _ in thing.owners()),
+        owned=any(kind in _MAKERS for kind, _ in thing.owners()),
     )
 
 
@@ -189,16 +233,14 @@ def _triggers(thing: Manifest, loc: Loc) -> Iterator[Trigger]:
 def _hpa(thing: Manifest) -> Autoscaler:
     stated_least = thing.at("spec", "minReplicas")
     part = thing.labels.get("app.kubernetes.io/managed-by") == "keda-operator"
-    owned = part or any(
-        kind in ("ScaledObject", LLM_SERVICE, "InferenceService", "PodAutoscaler") for kind, _ in thing.owners()
-    )
+    owned = part or any(kind in _MAKERS for kind, _ in thing.owners())
     triggers = []
     for index, each in enumerate(thing.list("spec", "metrics")[:64]):
         kind = text_at(each, "type")
         inner = at(each, kind[:1].lower() + kind[1:])
         name = text_at(inner, "metric", "name") or text_at(inner, "name")
         metric_type = text_at(inner, "target", "type")
-        target = mapping(at(inner, "target"))
+        target = {**mapping(at(inner, "target")), "containerName": at(inner, "container")}  # as KEDA calls it
         triggers.append(Trigger(("spec", "metrics", index), kind, metric_type, target, name))
     if thing.at("spec", "targetCPUUtilizationPercentage") is not None:
         triggers.append(Trigger(("spec", "targetCPUUtilizationPercentage"), "Resource", "Utilization", {}, "cpu"))
@@ -216,14 +258,15 @@ def _hpa(thing: Manifest) -> Autoscaler:
     )
 
 
-def _aibrix(thing: Manifest) -> Autoscaler:
+def _other(thing: Manifest, row: _OtherKind) -> Autoscaler:
+    least, most = thing.at(*row.least), thing.at(*row.most)
     return Autoscaler(
         thing,
-        _reference(thing, ("spec", "scaleTargetRef")),
-        ("spec", "scaleTargetRef"),
-        whole(thing.at("spec", "minReplicas")),
-        whole(thing.at("spec", "maxReplicas")),
-        ("spec", "minReplicas"),
-        ("spec", "maxReplicas"),
+        _reference(thing, row.target),
+        row.target,
+        row.unset_least if least is None else whole(least),
+        row.unset_most if most is None else whole(most),
+        row.least,
+        row.most,
         keda=False,
     )

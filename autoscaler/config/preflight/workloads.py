@@ -39,6 +39,7 @@ _JOBS: Mapping[str, Loc] = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
     "ScaledJob": ("spec", "jobTargetRef", "template"),
 }
+_TEMPLATES: Mapping[str, Loc] = {"DaemonSet": ("spec", "template"), **_JOBS}  # of kinds that nothing scales
 _BATCH_CLASSES = ("batch", "development")
 
 Target = tuple[str, str, str]  # kind, namespace, name
@@ -232,8 +233,8 @@ def _pods(objects: Manifests, thing: Manifest) -> Iterator[EnginePod]:
                 # Each engine runs in workers of the group, which are counted once.
                 yield from [replace(pod, command=each, count=int(n == 0)) for n, each in enumerate(served)] or [pod]
         return
-    if kind in _JOBS:
-        yield from _pod(objects, thing, _JOBS[kind], (*_JOBS[kind], "spec"), "")
+    if kind in _TEMPLATES:
+        yield from _pod(objects, thing, _TEMPLATES[kind], (*_TEMPLATES[kind], "spec"), "")
         return
     row = BY_KIND.get(kind)
     for part in row.pods if row is not None else ():
@@ -306,9 +307,10 @@ def _predictor(objects: Manifests, thing: Manifest) -> Iterator[EnginePod]:
     if command is None or ("backend" in command.options and command.options["backend"].value == "huggingface"):
         return
     named, uri = command.options.get("model-name"), thing.text(*place, "storageUri")
-    model = command.model or (uri.removeprefix("hf://") if uri.startswith("hf://") else "")
+    stated = command.options.get("model-id", EngineOption("", ()))  # the runtime's own option
+    model = command.model or stated.value or (uri.removeprefix("hf://") if uri.startswith("hf://") else "")
     served = command.served or ((named.value,) if named is not None else (thing.name,))
-    model_loc = command.model_loc or (*place, "storageUri")
+    model_loc = command.model_loc or stated.loc or (*place, "storageUri")
     command = replace(command, model=model, model_loc=model_loc, served=served)
     yield EnginePod(thing, spec, spec, place, command, KSERVE)
 
