@@ -88,12 +88,14 @@ def _application(fleet: Scene, thing: Manifest) -> Manifest | None:
         if not tracked and instance and _made(name, instance) and _made(namespace, thing.namespace):
             return each
     marked = tracked or instance or any(f"{domain}/name" in thing.labels for domain in (_KUSTOMIZE, _HELM))
-    return None if marked else _only_one(applications, thing, "destination", "namespace")
+    if marked:
+        return None
+    return _only_one([(each, each.text(*_base(each), "destination", "namespace")) for each in applications], thing)
 
 
-def _only_one(appliers: Sequence[Manifest], thing: Manifest, *place: str) -> Manifest | None:
+def _only_one(appliers: Sequence[tuple[Manifest, str]], thing: Manifest) -> Manifest | None:
     """Return what applies the file of an object that bears no mark: what has its name, or alone has its namespace."""
-    here = [] if thing.live else [each for each in appliers if each.text("spec", *place) == thing.namespace]
+    here = [] if thing.live else [each for each, namespace in appliers if namespace == thing.namespace]
     named = [each for each in here if each.name == thing.name] or here
     return named[0] if len(named) == 1 else None
 
@@ -195,8 +197,8 @@ def _flux(fleet: Scene, workload: ModelWorkload) -> list[Result] | None:
         name, namespace = (thing.labels.get(f"{domain}/{part}") for part in ("name", "namespace"))
         owner = fleet.objects.get(kind, namespace or thing.namespace, name) if name else None
         if kind == "Kustomization" and not any(f"{each}/name" in thing.labels for each in (_KUSTOMIZE, _HELM)):
-            appliers = [each for each in fleet.objects.of_kind(kind) if _KUSTOMIZE in each.text("apiVersion")]
-            owner = _only_one(appliers, thing, "targetNamespace")
+            kustomizations = [each for each in fleet.objects.of_kind(kind) if _KUSTOMIZE in each.text("apiVersion")]
+            owner = _only_one([(each, each.text("spec", "targetNamespace")) for each in kustomizations], thing)
             name = owner.name if owner is not None else None
         if not name:
             continue

@@ -21,6 +21,9 @@ from autoscaler.config.yaml import Loc
 
 _OLD_S = 300.0
 POD_LABELS = ("pod", "exported_pod", "pod_name")
+_COUNTS_PODS = re.compile(
+    r"up|kube_pod_(info|owner|status_(ready|phase))|kube_(deployment|statefulset)_(status|spec|)_?replicas.*"
+)
 HELD = (
     "max by (namespace, pod, model_name) (max_over_time((vllm:num_requests_running and vllm:num_requests_waiting >"
     " 0)[2d:10m]))"
@@ -112,7 +115,8 @@ class QueryText:
         if self.expression.lacks_le:
             why = f"The sum has no label le, so there are no buckets to take a quantile of: no result. {self.empty}."
             yield self.found("VA1235", "a quantile without the label le", why, "sum by (le) (rate(..._bucket[5m]))")
-        if self.expression.counts and any(selector.is_load for selector in self.expression.selectors):
+        of_load = self.expression.counts and any(selector.is_load for selector in self.expression.selectors)
+        if of_load or self._counts_own_pods():
             why = "There is one series for each replica, whatever its load, so the count follows itself."
             yield self.found("VA1238", "the query counts the replicas", why, self._sum_of("vllm:num_requests_running"))
         ages = [selector.offset_s for selector in self.expression.selectors]
@@ -132,6 +136,20 @@ class QueryText:
                 message = f"{selector.function} of {selector.name}, which falls, too"
                 yield self.found("VA1234", message, why, self.fixed(selector._replace(range_s=0.0)))
                 return
+
+    def _counts_own_pods(self) -> bool:
+        """Return whether all that it reads is how many pods of its own target there are."""
+        name = self.autoscaler.target[2]
+        return bool(self.expression.selectors) and all(
+            _COUNTS_PODS.fullmatch(selector.name)
+            and any(
+                matcher.name in (*POD_LABELS, "deployment", "statefulset")
+                and matcher.op in ("=", "=~")
+                and (matcher.value == name or fits(matcher.value, f"{name}-5d5f9c7d66-8wq2z"))
+                for matcher in selector.matchers
+            )
+            for selector in self.expression.selectors
+        )
 
     def _selectors(self) -> Iterator[Result]:
         stated = self.trigger.metadata.get("namespace")

@@ -13,6 +13,7 @@ from tests.config.preflight.test_shapes import (
     TOLERATED,
     VALUE,
     Change,
+    application_set,
     config,
     inference_service,
     metadata,
@@ -100,6 +101,7 @@ CASES: dict[str, tuple[set[str], list[dict[str, Any]]]] = {
     ),
     "an application without marks": ({"VA1510"}, changed(STATED, more=argo("web"))),
     "two applications without marks": ({"VA1231"}, changed(STATED, more=[*argo("web"), *argo("web", "b")])),
+    "a set of applications without marks": ({"VA1510"}, changed(STATED, more=application_set())),
     "the application of this name": ({"VA1510"}, changed(STATED, more=[*argo("web"), *argo("web", "chat")])),
     "Flux without marks": ({"VA1512"}, changed(STATED, more=flux())),
     "Flux that takes replicas out": (
@@ -109,6 +111,9 @@ CASES: dict[str, tuple[set[str], list[dict[str, Any]]]] = {
     "Flux that leaves what is there": (set(), changed(STATED, LEAVES, more=flux())),
     # Queries.
     "a maximum for each pod": ({"VA1204"}, changed(query(f"max by (pod) (vllm:num_requests_running{PAIR})"))),
+    "its own replicas": ({"VA1238"}, changed(query('sum(kube_deployment_status_replicas{deployment="chat"})'))),
+    "its own pods that answer": ({"VA1238"}, changed(query('count(up{pod=~"chat-.*"} == 1)'))),
+    "the replicas of another": (set(), changed(query('sum(kube_deployment_status_replicas{deployment="web"})'))),
     "a percentage of a share": ({"VA1209"}, changed(query(CACHE), VALUE, *metadata(threshold="80"))),
     "a percentage": (set(), changed(query(f"{CACHE} * 100"), VALUE, *metadata(threshold="80"))),
     # Platforms and rollouts.
