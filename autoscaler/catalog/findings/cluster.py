@@ -64,7 +64,7 @@ ROWS: tuple[FindingKind, ...] = (
         ERROR,
         "no node can hold one replica",
         "Every replica stays Pending.",
-        "No node that the pod selects has as many devices, CPU or memory as one replica needs.",
+        "No node that the pod selects has as many devices, CPU or memory as one replica needs, or all have a taint.",
         "Other nodes, or a smaller request.",
         "Kubernetes documentation, Assigning Pods to Nodes",
     ),

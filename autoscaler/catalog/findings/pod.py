@@ -122,7 +122,7 @@ ROWS: tuple[FindingKind, ...] = (
         WARNING,
         "weights in the container's layer",
         "Each start on a new node pulls the weights with the image, or loses what it downloaded.",
-        "The model is at a path that no volume covers.",
+        "The model or `--download-dir` is at a path that no volume covers.",
         "A volume, a PersistentVolumeClaim or an image volume for the weights.",
         "vLLM documentation, Using Kubernetes",
     ),
