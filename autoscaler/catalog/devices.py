@@ -188,12 +188,21 @@ def find_instance(kind: str) -> Product | None:
     return next((each for each in DEVICES if each.instances and re.fullmatch(each.instances, written)), None)
 
 
+_NAMED_COUNT = re.compile(r"a[23]-[a-z]{4,5}gpu-(\d{1,2})g")
 _COUNTS = (
-    (r"(g4dn|g5|g6|g6e)\.([248]?|16)xlarge|p[35]\.[24]xlarge|gr6\.[48]xlarge|g2-standard-(4|8|12|16|32)", 1),
-    (r"g2-standard-24", 2),
-    (r"(g4dn|g5|g6|g6e)\.(12|24)xlarge|p3\.8xlarge|g2-standard-48", 4),
-    (r"(g5|g6|g6e)\.48xlarge|g4dn\.metal|p3\.16xlarge|p3dn\.24xlarge|p(4de?|5e?n?|6-b[23]00)\.(24|48)xlarge", 8),
-    (r"g2-standard-96", 8),
+    (
+        re.compile(r"(g4dn|g5|g6|g6e)\.([248]?|16)xlarge|p[35]\.[24]xlarge|gr6\.[48]xlarge|g2-standard-(4|8|12|16|32)"),
+        1,
+    ),
+    (re.compile(r"g2-standard-24"), 2),
+    (re.compile(r"(g4dn|g5|g6|g6e)\.(12|24)xlarge|p3\.8xlarge|g2-standard-48"), 4),
+    (
+        re.compile(
+            r"(g5|g6|g6e)\.48xlarge|g4dn\.metal|p3\.16xlarge|p3dn\.24xlarge|p(4de?|5e?n?|6-b[23]00)\.(24|48)xlarge"
+        ),
+        8,
+    ),
+    (re.compile(r"g2-standard-96"), 8),
 )
 """Instance types, and how many devices they have. Source: the clouds' lists of accelerated instances."""
 
@@ -201,9 +210,9 @@ _COUNTS = (
 def instance_devices(kind: str) -> float:
     """Return how many devices an instance type has; infinity: unknown."""
     written = kind[:MAX_NAME].strip().lower()
-    if in_name := re.fullmatch(r"a[23]-[a-z]{4,5}gpu-(\d{1,2})g.*", written):
+    if in_name := _NAMED_COUNT.match(written):
         return float(in_name[1])
-    return next((float(count) for pattern, count in _COUNTS if re.fullmatch(pattern, written)), math.inf)
+    return next((float(count) for pattern, count in _COUNTS if pattern.fullmatch(written)), math.inf)
 
 
 def is_mig(resource: str, product: str) -> bool:
