@@ -19,7 +19,7 @@ from autoscaler.config.yaml import Loc
 
 MARGIN_S = 10.0  # between the end of the drain and the kill
 _MOVES = re.compile(
-    r"(^|[-_.])(latest|nightly)$|^(latest|nightly)[-_.][a-z]+$|^(main|master|dev|develop|edge|stable|rolling|head|release)$"
+    r"(^|[-_.])(latest|nightly)$|^(latest|nightly)[-_.]([a-z]+|aarch64|arm64|x86_64|amd64|cu\d{2,4})$|^(main|master|dev|develop|edge|stable|rolling|head|release)$"
 )
 """Tags that a registry moves to the next build."""
 _SHM_BYTES = 256.0 * 2**20

@@ -11,6 +11,10 @@ from autoscaler.config.preflight.promql import MetricSelector
 from autoscaler.config.preflight.workloads import ModelWorkload
 
 
+_PLACES = (("exported_namespace", "exported_pod"), ("namespace", "pod"), ("k8s_namespace_name", "k8s_pod_name"))
+"""Labels that name a pod; the last are those of the OpenTelemetry collector."""
+
+
 def samples_of(workload: ModelWorkload, facts: QueryFacts, answer: Answer) -> list[Sample]:
     """Return the series of an answer that are about a workload."""
     index, namespace = facts.index(answer), workload.thing.namespace
@@ -22,7 +26,7 @@ def samples_of(workload: ModelWorkload, facts: QueryFacts, answer: Answer) -> li
 
 def is_of(workload: ModelWorkload, labels: Labels) -> bool:
     """Return whether a series is of a pod of a workload: by pod, else by namespace and model."""
-    for namespace, pod in (("exported_namespace", "exported_pod"), ("namespace", "pod")):
+    for namespace, pod in _PLACES:
         if labels.get(pod):
             return labels.get(namespace) == workload.thing.namespace and bool(
                 workload.pod_pattern().fullmatch(labels[pod])

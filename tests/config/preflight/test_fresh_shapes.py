@@ -129,6 +129,7 @@ CASES: dict[str, tuple[set[str], list[dict[str, Any]]]] = {
     "four bits that do not fit": ({"VA1303"}, changed(options("--model", OSS, "--tensor-parallel-size", "1"))),
     "four bits that fit": (set(), changed(options("--model", OSS))),
     "eight bits that do not fit": ({"VA1303"}, changed(options("--model", "deepseek-ai/DeepSeek-R1-0528"))),
+    "a tag of an architecture": ({"VA1408"}, changed((CHAT, (*ENGINE, "image"), "vllm/vllm-openai:latest-x86_64"))),
     # Nodes.
     "turns by the count of devices": ({"VA1501", "VA1502"}, changed(*SHARED)),
     "instances of one device": ({"VA1507"}, changed(IN_POOL, more=pool(types("g5.xlarge", "g5.2xlarge")))),
