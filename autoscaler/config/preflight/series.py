@@ -10,7 +10,6 @@ from autoscaler.config.preflight.patterns import fits
 from autoscaler.config.preflight.promql import MetricSelector
 from autoscaler.config.preflight.workloads import ModelWorkload
 
-
 _PLACES = (("exported_namespace", "exported_pod"), ("namespace", "pod"), ("k8s_namespace_name", "k8s_pod_name"))
 """Labels that name a pod; the last are those of the OpenTelemetry collector."""
 
