@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -164,11 +165,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--traces", type=Path, required=True, help="folder with the traces")
     parser.add_argument("--picture", action="store_true", help="draw the traces instead of the table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     given = parser.parse_args(arguments)
-    rates = {name: read_rates(given.traces / f"{file}.csv.gz") for file, name in TRACES.items()}
+    files = {name: given.traces / f"{file}.csv.gz" for file, name in TRACES.items()}
+    rates = {name: read_rates(file) for name, file in files.items() if file.exists()}
+    if not rates:
+        parser.error(f"{given.traces}: none of {', '.join(file.name for file in files.values())}")
     if given.picture:
         nothing = Draft((), False, "", *[np.nan] * 5, None, None)
         print(standalone(picture([Judged(name, load_of(each), nothing) for name, each in rates.items()])), end="")
+    elif given.json:
+        drafts = {name: judge(name, each).draft for name, each in rates.items()}
+        print(json.dumps({name: [draft.gpu_hours, draft.attainment] for name, draft in drafts.items()}))
     else:
         print(table([judge(name, each) for name, each in rates.items()]), end="")
     return 0

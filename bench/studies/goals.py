@@ -57,7 +57,7 @@ def misses(judged: Iterable[Judgement]) -> str:
     words = []
     for each in judged:
         if each.beyond > 1e-9:
-            points = each.goal in ("attainment", "first hour")
+            points = each.goal.startswith("attainment") or each.goal == "first hour"
             by = f"{100 * each.beyond:.2f} points" if points else f"{each.beyond:.2f}"
             words.append(f"{each.goal} by {by}")
     return ", ".join(words)
@@ -114,6 +114,11 @@ def show(rows: Rows, judge: Judge, columns: Mapping[str, Column], as_json: bool)
 def share_column(what: str) -> Column:
     """Return the column of a share of requests of ours, the lowest of the seeds; empty where a run has none."""
     return lambda _, results: f"{lowest(results, OURS, what):.2%}" if what in results[0][OURS] else ""
+
+
+def version_column(_: Any, results: Sequence[Result]) -> str:
+    """Return the cell of the versions of the code that decided: the first digits of their checksums."""
+    return " ".join(sorted({each[OURS]["code"][:4] for each in results}))
 
 
 def mean_column(what: str, style: str, who: str = OURS) -> Column:

@@ -133,13 +133,13 @@ def find_constant(traffic: Traffic, trace: Trace, profile: str) -> dict[str, Any
     return {"replicas": count, "start_replicas": with_start_replicas(case).start_replicas, **tried[count]}
 
 
-def run_rival(case: Case, name: str, later_s: float) -> dict[str, Any]:
-    """Run a baseline at its documented settings."""
+def simulate_rival(case: Case, name: str) -> tuple[Case, RunOutcome]:
+    """Run a baseline at its documented settings. Returns the case with the replicas that it begins with, too."""
     rival = BASELINES[name]
     assert rival.default is not None
     params = rival.default(case)
     starting = rival.starting_case(case, params)
-    return describe(starting, run(starting, rival(starting, params)), later_s)
+    return starting, run(starting, rival(starting, params))
 
 
 def run_plan(case: Case, later_s: float) -> dict[str, Any]:
@@ -190,7 +190,9 @@ class Study:
 
         def run_now(name: str) -> dict[str, Any]:
             case = self._case(each)
-            return run_plan(case, each.traffic.later_s) if name == PLAN else run_rival(case, name, each.traffic.later_s)
+            if name == PLAN:
+                return run_plan(case, each.traffic.later_s)
+            return describe(*simulate_rival(case, name), each.traffic.later_s)
 
         for name in self._beside:
             result[name] = self._get(name, each, lambda name=name: run_now(name))

@@ -42,6 +42,7 @@ from bench.studies.goals import (
     ratio_to,
     share_column,
     show,
+    version_column,
 )
 from bench.studies.judged import CONSTANT, HOUR_S, OURS, RIVALS, ROOT, Run, Study
 from bench.studies.shapes import SHAPES, generate
@@ -194,6 +195,7 @@ def columns_of(rows: Rows) -> dict[str, Column]:
         "shape": lambda row, _: str(row.shape),
         "peak requests/s": lambda row, _: f"{row.per_s:g}",
         "cold start": lambda row, _: f"{row.cold_start_s:g} s",
+        "version": version_column,
         "seeds": lambda _, results: str(len(results)),
         "ours: attainment": share_column("attainment"),
         "from the second period on": share_column("later_attainment"),

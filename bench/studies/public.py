@@ -39,6 +39,7 @@ from bench.studies.goals import (
     ratio_to,
     share_column,
     show,
+    version_column,
 )
 from bench.studies.judged import CONSTANT, HOUR_S, OURS, PLAN, RIVALS, ROOT, Run, Study
 
@@ -114,6 +115,7 @@ def columns_of(rows: Rows) -> dict[str, Column]:
         "trace": lambda row, _: str(row.trace),
         "requests": mean_column("requests", ",.0f"),
         "cold start": lambda row, _: f"{row.cold_start_s:g} s",
+        "version": version_column,
         "ours: attainment": share_column("attainment"),
         "first hour": share_column("first_hour"),
         "GPU-hours": mean_column("gpu_hours", ".4g"),

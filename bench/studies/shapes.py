@@ -83,7 +83,11 @@ def generate(name: str, seed: int, hours: float = math.inf, busiest_per_s: float
 
     busiest_per_s: requests per second at the peak; NaN: those of the shape.
     """
-    shape = SHAPES[name]
+    return draw(SHAPES[name], name, seed, hours, busiest_per_s)
+
+
+def draw(shape: Shape, name: str, seed: int, hours: float = math.inf, busiest_per_s: float = math.nan) -> Trace:
+    """Generate like `generate`, from a shape that has no name here."""
     random = np.random.default_rng(seed)
     duration_s = shape.hours * HOUR_S
     count = random.poisson((shape.busiest_per_s if math.isnan(busiest_per_s) else busiest_per_s) * duration_s)

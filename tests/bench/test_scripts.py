@@ -1,5 +1,6 @@
 """Every script of `bench/` runs at its smallest size, so that a change of the daemon cannot break one unnoticed."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TRACE = "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{second},300,60\n" for second in range(0, 240, 2))
+RATES = "rate_rps\n" + "".join(f"{1 + hour % 24}\n" for hour in range(96) for _ in range(6))  # by ten minutes
 TRACE_FILE, TRACE_FOLDER = object(), object()
 """Stand for the paths of a trace that the test writes, and of the folder that holds it."""
 
@@ -21,6 +23,7 @@ SMALLEST: dict[str, list[object]] = {
         *["--rates", 0.05, "--learned-hours", 2, "--zero-hours", 0.1],  # requests come from 8 h on
         *["--morning-hours", 1.02],  # and from 9 h on
     ],
+    "demand": ["--traces", TRACE_FOLDER],
     "intervals": ["recording", "--shapes", "step", "--cold-starts", 60, "--hours", 0.2],
     "inventory": ["--nodes", 4, "--pods", 30, "--events", 20],
     "keda": ["--workloads", 2, "--rounds", 1, "--seconds", 0.01],
@@ -48,6 +51,7 @@ SMALLEST: dict[str, list[object]] = {
     "start": ["--rounds", 1],
     "state": ["--workloads", 8],
     "tiers": ["--hours", 0.1, "--size", 0.5, "--seeds", 1],
+    "surges": ["--shapes", "burst-1.5", "--from", 1, "--cold-starts", 60, "--seeds", 1],
     "tick": ["--workloads", 10, "--ticks", 2],
     "webhook": ["--pods", 5],
     "weights": ["--bytes", 2e6, "--shards", 2, "--rounds", 1],
@@ -73,6 +77,7 @@ def test_script_prints_json_at_its_smallest_size(script: str, tmp_path: Path):
     folder.mkdir()
     paths = {TRACE_FOLDER: folder, TRACE_FILE: folder / "requests.csv"}
     paths[TRACE_FILE].write_text(TRACE)
+    (folder / "servegen_m-mid_week1_rate.csv.gz").write_bytes(gzip.compress(RATES.encode()))
     arguments = [str(paths.get(each, each)) for each in SMALLEST[script]]
     run = subprocess.run(
         [sys.executable, str(next((ROOT / "bench").glob(f"*/{script}.py"))), *arguments, "--json"],

@@ -1,4 +1,4 @@
-"""The studies of GPUs, shrinks and cold starts: their tables in the docs are those of the kept results."""
+"""The studies of GPUs, shrinks, surges and cold starts: their tables in the docs are those of the kept results."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autoscaler.lab.replay.case import RunOutcome
-from bench.studies import cold_starts, mix, shrinks, tiers
+from bench.studies import cold_starts, mix, shrinks, surges, tiers
 from bench.studies.results import read_results
 from tests.lab.replay.cases import make_case, trace_of
 
@@ -20,6 +20,7 @@ STUDIES: dict[str, tuple[Table, str]] = {
     "cold_starts": (cold_starts.table, "weights.md"),
     "mix": (mix.table, "sharing.md"),
     "shrinks": (shrinks.table, "sharing.md"),
+    "surges": (surges.table, "benchmark.md"),
     "tiers": (tiers.table, "sharing.md"),
 }
 """The table of each study, and the page of docs/explanation that has it."""
@@ -35,6 +36,17 @@ def test_documented_tables_match_the_kept_results(study: str) -> None:
     table, page = STUDIES[study]
     told = table(read_results(ROOT / "bench" / "results" / f"{study}.jsonl")).strip()
     assert told in (ROOT / "docs" / "explanation" / page).read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("late_from_s", "late_to_s", "gone_s"), [(0, 0, 1000), (1020, 1320, 1320), (1020, 4000, np.inf), (0, 900, 1000)]
+)
+def test_queue_of_a_surge_ends_where_a_minute_is_calm(late_from_s: float, late_to_s: float, gone_s: float) -> None:
+    """A request comes each second, and the surge begins at 1000 s. A queue is interrupted for 20 s."""
+    arrival_s = np.arange(4000.0)
+    late = (arrival_s >= late_from_s) & (arrival_s < late_to_s)
+    late[(arrival_s > 1200) & (arrival_s < 1220)] = False
+    assert surges.find_queue_end_s(arrival_s, late, 1000.0) == gone_s
 
 
 def test_wanted_gpus_follow_the_changes_of_all_services() -> None:
