@@ -60,7 +60,7 @@ def demand(options: DemandOptions) -> int:
     print_demand(made, output)
     print_purchase(purchase, output)
     contents = [] if json is None else [(json, to_json(made, purchase_document(purchase)))]
-    contents += [] if html is None else [(html, page(made))]
+    contents += [] if html is None else [(html, page(made, purchase))]
     if options.drafts is not None:
         contents += [
             (options.drafts / f"{policy_name(made, w)}.yaml", policy_text(made, w))

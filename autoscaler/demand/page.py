@@ -1,4 +1,4 @@
-"""The model of demand as a page: the verdict, the tiers, and each service with its answers, draft and pictures."""
+"""The model of demand as a page: the verdict, when to buy, the tiers, and each service with draft and pictures."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from autoscaler.core.table.columns import FloatColumn, or_zero
 from autoscaler.demand import charts
 from autoscaler.demand.draft import Draft
 from autoscaler.demand.model import DemandModel
+from autoscaler.demand.purchase import Purchase
+from autoscaler.demand.purchase_page import purchase_cards
 from autoscaler.demand.shape import bands
 from autoscaler.demand.table import ANSWERS, by_gpu_hours
 from autoscaler.demand.words import answers, verdict
@@ -29,7 +31,7 @@ MOST_SERVICES = 100
 LOW, MIDDLE, HIGH = "column-2", "column-0", "column-1"
 
 
-def page(demand: DemandModel) -> str:
+def page(demand: DemandModel, purchase: Purchase) -> str:
     """Return the HTML document."""
     report, span = demand.report, demand.report.load.span
     facts = (
@@ -39,7 +41,7 @@ def page(demand: DemandModel) -> str:
     order = by_gpu_hours(demand).tolist()
     left = len(order) - MOST_SERVICES
     notes = [*report.notes, *demand.notes, *([f"{count(left, 'service')} more are in the JSON"] if left > 0 else [])]
-    parts = [_tiers(demand), teams(report), gpus(report), gpu_use(report)]
+    parts = [*purchase_cards(purchase), _tiers(demand), teams(report), gpus(report), gpu_use(report)]
     parts += [_service(demand, w) for w in order[:MOST_SERVICES]]
     title = f"The shape of demand of {count(len(demand.services), 'service')}"
     return html.document(title, facts, verdict(demand), [*parts, html.notes(notes)])
