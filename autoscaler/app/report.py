@@ -290,7 +290,8 @@ def _of_record(options: ReportOptions, folder: Path, console: Console) -> tuple[
         notes=(*unread, *told),
         stage=_stages(console),
     )
-    return replace(made, gpu_use=recorded.gpu_use, use_from=USE_OF_DAEMON), recorded.history
+    teams = recorded.teams if any(recorded.teams) else ()
+    return replace(made, gpu_use=recorded.gpu_use, use_from=USE_OF_DAEMON, teams=teams), recorded.history
 
 
 @dataclass(frozen=True)

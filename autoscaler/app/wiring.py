@@ -126,6 +126,7 @@ async def connect_cluster(
         namespaces=settings.namespaces,
         target_kinds=settings.target_kinds,
         node_group_max=dict(settings.node_group_max),
+        team_label=settings.team_label,
         stated_quotas=_reloading_quotas(quotas) if quotas is not None else tuple,
         weights_gb=lambda workload: stated_weights_gb(workload, policies.book),
         with_caches=settings.weights,

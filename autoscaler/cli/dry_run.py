@@ -49,7 +49,7 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
     if not given["prometheus"]:
         raise click.UsageError("--prometheus URL is missing: dry-run reads metrics from there")
     if not cluster:
-        refuse_unused(given, ("context", "target_kind", "node_group_max", "quotas"), "without --cluster")
+        refuse_unused(given, ("context", "target_kind", "node_group_max", "team_label", "quotas"), "without --cluster")
     settings = daemon_settings({**given, "mode": "dry-run", "cluster": cluster, "lease": False, "once": once})
     configure_log("console", "error")
     run_to_end(app.dry_run(settings, as_json=as_json, once=once), endless=not once)

@@ -54,6 +54,11 @@ def port_option(option: str, default: int, about: str) -> Callable[[Command], Co
     return click.option(option, type=WholeNumber(0, 65535), default=default, show_default=True, help=about)
 
 
+def team_label_option(about: str) -> Callable[[Command], Command]:
+    """Return an option for the label that names teams."""
+    return click.option("--team-label", type=LabelKey(), default="team", show_default=True, help=about)
+
+
 context_option = click.option(
     "--context", help="Context of the kubeconfig; default: the pod's own cluster, else the current context."
 )
@@ -199,6 +204,7 @@ cluster_options = options(
         help="Most nodes with a label that an autoscaler may create, such as cloud.google.com/gke-nodepool=l4:12, may "
         "be repeated; default: as Karpenter and cluster-autoscaler say, else today's nodes.",
     ),
+    team_label_option("Label of workloads, or of their pods, that names their team."),
     click.option(
         "--quotas",
         type=READABLE_FILE,
@@ -227,13 +233,7 @@ record_options = options(
 )
 team_options = options(
     click.option("--team", multiple=True, metavar="NAME", help="Only services of this team, may be repeated."),
-    click.option(
-        "--team-label",
-        type=LabelKey(),
-        default="team",
-        show_default=True,
-        help="Label of workloads, pods or namespaces that names their team, as kube-state-metrics shows it.",
-    ),
+    team_label_option("Label of workloads, pods or namespaces that names their team, as kube-state-metrics shows it."),
 )
 http_port_option = port_option("--http-port", 8080, "Port for the page, the API and the daemon's own metrics")
 

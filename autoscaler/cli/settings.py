@@ -55,6 +55,7 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
             system_namespaces=given["system_namespace"],
             target_kinds=given["target_kind"],
             node_group_max=given["node_group_max"],
+            team_label=given["team_label"],
             quotas=given["quotas"],
             weights=given.get("weights", False),
             weights_hub=given.get("weights_hub", ""),

@@ -39,6 +39,7 @@ class Recorded(NamedTuple):
     history: FleetHistory
     facts: ServiceFacts
     policies: tuple[str, ...]  # names, the last one of each service; "": none
+    teams: tuple[str, ...]  # likewise
     gpu_use: tuple[GpuUseRow, ...]
 
 
@@ -71,7 +72,7 @@ def read_record(
     ticked = _ticked(record, span)
     _fill_counts(record, span, row_of, columns, ticked)
     _fill_traffic(record, span, row_of, columns)
-    facts, policies = _read_facts(record, row_of, len(rows))
+    facts, policies, teams = _read_facts(record, row_of, len(rows))
     gpu_use = read_use(record, span, namespaces)
     problems = list[str]()
     if prices:
@@ -79,7 +80,7 @@ def read_record(
     problems += record.problems
     if missing := int((~ticked).sum()):
         problems.append(f"record: in {missing} of {steps} steps no tick was recorded")
-    return Recorded(FleetHistory(span, tuple(rows), columns, tuple(problems)), facts, policies, gpu_use)
+    return Recorded(FleetHistory(span, tuple(rows), columns, tuple(problems)), facts, policies, teams, gpu_use)
 
 
 def _ticked(record: Record, span: Span) -> BoolColumn:
@@ -138,15 +139,16 @@ def _fill_traffic(record: Record, span: Span, row_of: dict[tuple[object, int], i
 
 def _read_facts(
     record: Record, row_of: dict[tuple[object, int], int], rows: int
-) -> tuple[ServiceFacts, tuple[str, ...]]:
-    """Return the last facts of each service, and the names of their policies."""
+) -> tuple[ServiceFacts, tuple[str, ...], tuple[str, ...]]:
+    """Return the last facts of each service, and the names of their policies and teams."""
     gpus, usd = np.full(rows, np.nan), np.full(rows, np.nan)
-    policies, models, products = ([""] * rows for _ in range(3))
-    for file, (number, policy, model, each, product, price) in record.query(
-        "SELECT workload, policy, model, gpus, product, usd_per_hour FROM facts ORDER BY tick"
+    policies, teams, models, products = ([""] * rows for _ in range(4))
+    for file, (number, policy, team, model, each, product, price) in record.query(
+        "SELECT workload, policy, team, model, gpus, product, usd_per_hour FROM facts ORDER BY tick"
     ):
         if (row := row_of.get((file.path, number))) is not None:
-            policies[row], models[row], products[row] = policy or "", model or "", product or ""
+            policies[row], teams[row] = policy or "", team or ""
+            models[row], products[row] = model or "", product or ""
             gpus[row], usd[row] = (math.nan if value is None else value for value in (each, price))
     reasons = tuple("" if known else "the record has no price" for known in ~np.isnan(usd))
     facts = ServiceFacts(
@@ -157,7 +159,7 @@ def _read_facts(
         reasons=reasons,
         products=tuple(products),
     )
-    return facts, tuple(policies)
+    return facts, tuple(policies), tuple(teams)
 
 
 def _price_again(

@@ -34,7 +34,8 @@ def spread(count: int = 80, apart_s: float = 60.0):
     for number, tick in enumerate(records(count)):
         variants = Variants(np.full(2, -1), np.array([4.0, np.nan]))
         pools = tuple(pool._replace(product="NVIDIA-L4") for pool in tick.input.fleet.pools)
-        workloads = tuple(each._replace(model="meta-llama/Llama-3.1-8B") for each in tick.input.fleet.workloads)
+        named = zip(tick.input.fleet.workloads, ("search", ""), strict=True)
+        workloads = tuple(each._replace(model="meta-llama/Llama-3.1-8B", team=team) for each, team in named)
         fleet = replace(tick.input.fleet, pools=pools, workloads=workloads)
         inp = replace(tick.input, now_s=1000.0 + apart_s * number, variants=variants, fleet=fleet)
         ticks.append(at(replace(tick, input=inp), START_S + apart_s * number))
@@ -69,6 +70,7 @@ def test_a_report_is_made_of_a_record_alone(tmp_path):
     report = make_report(record_options(tmp_path / "record", SPAN_S), Console(quiet=True))
     assert [str(name) for name in report.services] == ["ns/w0", "ns/w1"]
     assert report.policies == ("interactive", "batch")
+    assert report.teams == ("search", "")
     assert report.facts.model == ("meta-llama/Llama-3.1-8B",) * 2
 
 

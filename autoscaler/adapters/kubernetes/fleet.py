@@ -50,6 +50,7 @@ class KubeFleet:
         self._watch = ClusterWatch(kube, clock, stores.watched(), scope.namespaces, scope.times, on_sync)
         self._managed = ManagedWorkloads(
             scope.mode,
+            scope.team_label,
             stores.targets,
             stores.scaled_objects,
             stores.hpas,

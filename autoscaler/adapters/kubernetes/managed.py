@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -38,6 +39,8 @@ NEEDED = {
 }
 """The declaration that makes a workload managed, by mode."""
 
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+
 
 class Managed(NamedTuple):
     """A managed workload."""
@@ -63,6 +66,7 @@ class ManagedWorkloads:
     def __init__(
         self,
         mode: Mode,
+        team_label: str,
         targets: TargetStore,
         scaled_objects: ScaledObjectStore,
         hpas: HpaStore,
@@ -71,12 +75,14 @@ class ManagedWorkloads:
         refused: Callable[[], Mapping[str, str]],
         system: SystemNamespaces = NONE_ALLOWED,
     ) -> None:
-        """describe_absence: says why the target of a ScaledObject is not known.
+        """team_label: of targets or their pods; its value names the team of a workload.
+
+        describe_absence: says why the target of a ScaledObject is not known.
 
         refused: says why namespaces may not be read. What was known of their workloads grows old, so none is managed.
         system: namespaces that are refused.
         """
-        self._mode = mode
+        self._mode, self._team_label = mode, team_label
         self._targets = targets
         self._scaled_objects = scaled_objects
         self._hpas = hpas
@@ -104,7 +110,7 @@ class ManagedWorkloads:
         found = [read(target_id, target) for target_id, target in targets]
         if self._mode is Mode.KEDA:
             self._note_missing_targets()
-        managed = [each for each in found if each is not None]
+        managed = [self._with_team(each) for each in found if each is not None]
         self._note_unmanaged_owners(managed)
         return managed
 
@@ -121,6 +127,10 @@ class ManagedWorkloads:
             self.problems[target.ref] = problem
         managed = Managed(target_id, target, target.workload, declared.paused, "")
         return managed if self._mode is Mode.DRY_RUN else self._with_owner(managed)
+
+    def _with_team(self, managed: Managed) -> Managed:
+        team = team_of(managed.target.labels, self._team_label)
+        return managed._replace(workload=managed.workload._replace(team=team)) if team else managed
 
     def _refusal(self, target: Target) -> str:
         """Return why a declared target is not managed; "": it is."""
@@ -221,6 +231,12 @@ class ManagedWorkloads:
                 ref = spec.scaled_object.target
                 absent = self._describe_absence(ref, spec.target)
                 self.note(ref, _scaled_object_problem(spec), absent)  # several ScaledObjects may name one target
+
+
+def team_of(labels: Mapping[str, str], label: str) -> str:
+    """Return the team; "": none. A value that no label of Kubernetes can have, as in a custom template, is none."""
+    team = labels.get(label, "")
+    return team if _LABEL_VALUE.fullmatch(team) else ""
 
 
 def _follows_pods(target: Target) -> str:

@@ -61,6 +61,7 @@ class Scope:
     """Returns the quotas of a file, for workloads that no quota of the cluster charges."""
     weights_gb: Callable[[Workload], float] = lambda _: 0.0
     """Returns the weights that a workload or its policy states, in 10^9 bytes; 0: none."""
+    team_label: str = "team"  # of workloads or their pods; its value names their team
     with_caches: bool = False  # also what other caches of weights hold on nodes
     system: SystemNamespaces = NONE_ALLOWED  # namespaces that are refused
     times: WatchTimes | None = None

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from autoscaler.core.model.types import Recommender, Signal, Stage
 
-FORMAT = 2
+FORMAT = 3
 SUFFIX = ".sqlite"
 PAGE_BYTES = 4096
 BUSY_S = 20.0
@@ -34,7 +34,7 @@ TABLES = {
     "workloads": "id INTEGER PRIMARY KEY, namespace TEXT, name TEXT, kind TEXT, uid TEXT",
     # Facts from this tick on; a row is written where it differs from the one before.
     "facts": (
-        "workload INTEGER, tick INTEGER, at_s INTEGER, policy TEXT, model TEXT, gpus REAL, product TEXT, "
+        "workload INTEGER, tick INTEGER, at_s INTEGER, policy TEXT, team TEXT, model TEXT, gpus REAL, product TEXT, "
         "usd_per_hour REAL, ttft_s REAL, itl_s REAL, attainment REAL, PRIMARY KEY (workload, tick)"
     ),
     "counts": (

@@ -228,7 +228,8 @@ def _facts(tick: TickRecord) -> list[tuple[Any, ...]]:
     gpus, usd, *objectives = ([None if isnan(each) else each for each in column.tolist()] for column in columns)
     products = [fleet.pools[pool].product if pool >= 0 else "" for pool in fleet.pool.tolist()]
     models = [each.model[:MAX_MODEL] for each in fleet.workloads]
-    return list(zip(tick.policies, models, gpus, products, usd, *objectives, strict=True))
+    teams = [each.team for each in fleet.workloads]
+    return list(zip(tick.policies, teams, models, gpus, products, usd, *objectives, strict=True))
 
 
 def _has_traffic(since: Tally) -> BoolColumn:

@@ -19,6 +19,7 @@ from autoscaler.ports import TickRecord
 STATES, CAUSES = ([each.published for each in kind] for kind in (GpuState, IdleCause))
 BY: dict[str, Callable[[TickRecord, int], str]] = {
     "namespace": lambda tick, row: tick.input.fleet.workloads[row].ref.namespace,
+    "team": lambda tick, row: tick.input.fleet.workloads[row].team,
     "policy": lambda tick, row: tick.policies[row],
     "service": lambda tick, row: tick.input.fleet.workloads[row].service,
     "device": lambda tick, row: _pool(tick, row, with_nodes=False),

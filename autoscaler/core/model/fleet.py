@@ -63,6 +63,7 @@ class Workload(NamedTuple):
     weights: str = ""  # source of its model's weights, "hf://org/name@revision"; "": unknown
     loader: str = ""  # load format by which its engine loads them; "": the engine's own
     pins_weights: bool = False  # nodes hold them before those of others
+    team: str = ""  # value of the label that names teams; "": none
 
 
 class ServedNames(NamedTuple):

@@ -134,10 +134,12 @@ async def test_annotated_deployments_are_managed_with_their_pods(kube: Kube, clo
     await world.deployment("other", annotations={})
     await world.pod("llama", "llama-a", READY_STATUS)
     await world.pod("other", "other-a", READY_STATUS)
-    fleet = direct(kube, clock, world)
+    scope = Scope(Mode.DIRECT, [world.namespace], times=FAST, team_label="app")
+    fleet = KubeFleet(kube, clock, scope)
     async with running(fleet):
         view = await synced(fleet)
     assert names(view) == ["llama"]
+    assert view.workloads[0].team == "llama"
     assert view.replicas.tolist() == [3.0]
     assert view.gpus_per_replica.tolist() == [2.0]
     assert view.workloads[0].policy == "realtime"

@@ -53,6 +53,7 @@ def workloads(count: int) -> tuple[Workload, ...]:
             policy=POLICIES[row % len(POLICIES)],
             service=f"{MODELS[row % len(MODELS)]}",
             model=MODELS[row % len(MODELS)],
+            team=TEAMS[row % len(TEAMS)] if row % 2 == 0 else "",
         )
         for row in range(count)
     )

@@ -15,6 +15,7 @@ import aiohttp
 import numpy as np
 import pytest
 
+from autoscaler.adapters.web.gpu_use import BY
 from autoscaler.adapters.web.node_groups import FIELDS as NODE_GROUP_FIELDS
 from autoscaler.adapters.web.quotas import FIELDS as QUOTA_FIELDS
 from autoscaler.adapters.web.readiness import Readiness
@@ -565,20 +566,24 @@ async def test_gpu_use_is_added_up_by_what_is_asked_for(daemon: Daemon) -> None:
     world = World(3)
     daemon.record(world.tick(), with_starts(world.tick()))
     async with aiohttp.ClientSession(daemon.url) as client:
-        by_team = await get(client, "/api/v1/gpu-use")
-        by_device = await get(client, "/api/v1/gpu-use?by=device")
-        refused = await get(client, "/api/v1/gpu-use?by=team", 400)
-    assert (by_team["by"], by_team["seconds"], by_team["total"]) == ("namespace", 5.0, 3)
-    first = by_team["uses"][0]
+        by_namespace = await get(client, "/api/v1/gpu-use")
+        others = {by: await get(client, f"/api/v1/gpu-use?by={by}") for by in BY}
+        refused = await get(client, "/api/v1/gpu-use?by=label", 400)
+    assert (by_namespace["by"], by_namespace["seconds"], by_namespace["total"]) == ("namespace", 5.0, 3)
+    sums = {by: sum(sum(use["gpu_hours"].values()) for use in body["uses"]) for by, body in others.items()}
+    assert list(sums.values()) == [pytest.approx(sums["workload"], abs=1e-5)] * len(BY)
+    by_device, by_team = others["device"], others["team"]
+    assert {use["name"]: use["workloads"] for use in by_team["uses"]} == {TEAMS[0]: 1, TEAMS[2]: 1, "": 1}
+    first = by_namespace["uses"][0]
     hours = pytest.approx(5 / 3600, abs=1e-6)
     assert (first["name"], first["idle_gpu_hours"], first["gpu_hours"]["warming"]) == (TEAMS[0], hours, hours)
     assert first["idle_by_cause"]["cold_start"] == hours
     assert (first["lacking_gpu_hours"], first["beyond_gpu_hours"]) == (0, 0)
-    needed_h = sum(use["needed_gpu_hours"] for use in by_team["uses"])
+    needed_h = sum(use["needed_gpu_hours"] for use in by_namespace["uses"])
     assert needed_h == pytest.approx(by_device["uses"][0]["needed_gpu_hours"], abs=1e-5) != 0
     assert (first["idle_cost"]["usd"], first["idle_cost"]["unpriced"][0]["why"]) == (None, "no price is known")
     assert [(use["name"], use["workloads"]) for use in by_device["uses"]] == [("NVIDIA-H100-80GB-HBM3", 3)]
-    (pool,) = by_team["pools"]
+    (pool,) = by_namespace["pools"]
     assert (pool["devices"], sum(pool["states"].values())) == (12, 12)
     assert refused["error"].startswith("by")
 

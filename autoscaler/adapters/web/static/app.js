@@ -3,7 +3,7 @@
 import { ask } from "./ask.js";
 import { Detail } from "./detail.js";
 import { clock, day, setText } from "./format.js";
-import { gpuUse } from "./gpu_use.js";
+import { gpuUse, teamUse } from "./gpu_use.js";
 import { groups } from "./groups.js";
 import { List } from "./list.js";
 import { quotas } from "./quotas.js";
@@ -20,6 +20,7 @@ const detail = new Detail(byId("detail"));
 const folded = [
   groups(byId("groups")),
   gpuUse(byId("gpu-use")),
+  teamUse(byId("team-use")),
   quotas(byId("quotas")),
   weights(byId("weights")),
 ];

@@ -1,12 +1,13 @@
-// The table of what GPUs were used for since the daemon began, by namespace. It is hidden before the first tick.
+// Tables of what GPUs were used for since the daemon began, by namespace and by team. They are hidden before the first
+// tick, and the second one where no label names a team.
 
 import { Folded } from "./folded.js";
 import { total } from "./format.js";
 import { IDLE_CAUSES } from "./names.js";
 
 const hours = (value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
-const COLUMNS = [
-  { title: "Namespace", text: ({ name }) => name, note: leftOut },
+const columns = (title, none = "") => [
+  { title, text: ({ name }) => name || none, note: leftOut },
   { title: "GPU-hours", number: true, text: (row) => hours(all(row)) },
   { title: "Serving", number: true, text: ({ gpu_hours }) => hours(gpu_hours.serving) },
   { title: "Idle", number: true, text: ({ idle_gpu_hours }) => hours(idle_gpu_hours) },
@@ -17,12 +18,24 @@ const COLUMNS = [
   { title: "Beyond ceilings", number: true, text: ({ beyond_gpu_hours }) => hours(beyond_gpu_hours) },
 ];
 
-export const gpuUse = (box) => new Folded(box, { path: "/api/v1/gpu-use", field: "uses", columns: COLUMNS, summary });
+export const gpuUse = (box) =>
+  new Folded(box, { path: "/api/v1/gpu-use", field: "uses", columns: columns("Namespace"), summary });
+
+export const teamUse = (box) =>
+  new Folded(box, {
+    path: "/api/v1/gpu-use?by=team",
+    field: "uses",
+    columns: columns("Team", "no team"),
+    summary: (rows) => `GPU use by team: ${teams(rows)}`,
+    shown: (rows) => teams(rows) > 0,
+  });
 
 function summary(rows) {
   const idle = total(rows, ({ idle_gpu_hours }) => idle_gpu_hours);
   return `GPU use: ${hours(idle)} of ${hours(total(rows, all))} GPU-hours were idle since this process began`;
 }
+
+const teams = (rows) => rows.filter(({ name }) => name).length;
 
 function all({ gpu_hours }) {
   return Object.entries(gpu_hours).reduce((sum, [state, value]) => (state === "ordered" ? sum : sum + value), 0);

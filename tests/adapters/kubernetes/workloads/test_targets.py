@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from autoscaler.adapters.kubernetes.api.objects import CustomTarget, LeaderWorkerSet, TargetObject
+from autoscaler.adapters.kubernetes.managed import team_of
 from autoscaler.adapters.kubernetes.workloads.targets import (
     DEPLOYMENT,
     read_custom,
@@ -27,6 +28,28 @@ def test_group_has_the_gpus_of_leader_and_workers():
     }
     row = read_leader_worker_set(msgspec.json.decode(msgspec.json.encode(group), type=LeaderWorkerSet))
     assert (row.replicas, row.facts.gpus, row.facts.resource) == (2, 17.0, "nvidia.com/gpu")
+
+
+@pytest.mark.parametrize(
+    ("own", "of_pods", "team"),
+    [
+        ({"team": "search"}, {"team": "of-pods"}, "search"),
+        ({}, {"team": "of-pods"}, "of-pods"),
+        ({"team": ""}, {"team": "of-pods"}, ""),
+        ({"example.com/team": "other"}, {}, ""),
+        ({}, {"team": "a" * 63}, "a" * 63),
+        ({}, {"team": "a" * 64}, ""),
+        ({}, {"team": "<b>\n"}, ""),
+        ({}, {"team": "search\n"}, ""),
+    ],
+)
+def test_team_is_that_of_the_target_or_else_of_its_pods(own: dict, of_pods: dict, team: str):
+    seen = {
+        "metadata": {"name": "x", "labels": own},
+        "spec": {"template": {"metadata": {"labels": of_pods}, "spec": {"containers": []}}},
+    }
+    target = read_target(DEPLOYMENT, msgspec.json.decode(msgspec.json.encode(seen), type=TargetObject))
+    assert team_of(target.labels, "team") == team
 
 
 def test_gpus_of_a_group_are_unknown_when_its_workers_are():

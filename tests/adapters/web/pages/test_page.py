@@ -733,6 +733,10 @@ async def test_gpu_use_shows_idle_hours_and_what_keeps_them(daemon: Daemon, open
     )
     await box.locator("summary").click()
     await expect(box.locator("tbody td")).to_have_text([TEAMS[0], "0.1", "0", "0.1", "0", "–", "cold start", "0", "0"])
+    box = page.locator("#team-use")
+    await expect(box.locator("summary")).to_have_text("GPU use by team: 1")
+    await box.locator("summary").click()
+    await expect(box.locator("tbody td").first).to_have_text(TEAMS[0])
 
 
 async def test_weights_show_holders_plan_and_failures(daemon: Daemon, open_page: Open) -> None:
