@@ -2,6 +2,7 @@
 
 The lines follow from the first half. The replay on the second half is that of `report`: the planner under today's
 policy, under the draft, and under the draft without each of its lines. A draft that costs attainment is not offered.
+`idleAfter: auto` counts as if a gateway held requests, so that no draft is credited with what today's policy gives.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import numpy as np
 from autoscaler.config.values import show_duration
 from autoscaler.core.measure.capacity import count_carrying
 from autoscaler.core.model.spec import Spec
+from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.table.columns import FloatColumn, replace
 from autoscaler.demand.shape import Hours, measure_concurrency, measure_queue
 from autoscaler.demand.windows import JumpWindow, find_window
-from autoscaler.report.columns import ConstantColumn, PolicyColumn, find_constant_counts
+from autoscaler.report.columns import ConstantColumn, PolicyColumn, count_past_wake_ups, find_constant_counts
 from autoscaler.report.facts import ServiceFacts
 from autoscaler.report.fluid import FleetView, follow
 from autoscaler.report.history import Steps
@@ -116,8 +118,8 @@ class _DraftColumn:
 
     name, title = "draft", "the draft"
 
-    def __init__(self, half: Half, spec: Spec, windows: Sequence[JumpWindow | None]) -> None:
-        self._policy = PolicyColumn(half.load, half.profiles, spec)
+    def __init__(self, half: Half, spec: Spec, windows: Sequence[JumpWindow | None], past: IdleTimeouts) -> None:
+        self._policy = PolicyColumn(half.load, half.profiles, spec, past)
         self._floors = _window_floors(half, windows)
 
     def decide(self, view: FleetView) -> FloatColumn:
@@ -139,16 +141,17 @@ def make_drafts(
     def judge(column: PolicyColumn | _DraftColumn | ConstantColumn, start: FloatColumn | None = None) -> ServiceFigures:
         return sum_up(follow(column, load, profiles, start=start), load, profiles, facts, spec)
 
-    today = judge(PolicyColumn(load, profiles, spec))
+    past = count_past_wake_ups(first.load, first.profiles)
+    today = judge(PolicyColumn(load, profiles, spec, past))
     progress(0.2)
     counts = find_constant_counts(load, profiles, spec.attainment)
     constant = judge(ConstantColumn(counts), np.nan_to_num(counts))
     progress(0.4)
-    whole = judge(_DraftColumn(second, plan.spec(spec), plan.windows))
+    whole = judge(_DraftColumn(second, plan.spec(spec), plan.windows, past))
     saved = {}
     for number, field in enumerate(LINES[:-1]):  # the time that a request may queue changes nothing in a fluid
         part = plan.without(field)
-        saved[field] = judge(_DraftColumn(second, part.spec(spec), part.windows)).gpu_hours - whole.gpu_hours
+        saved[field] = judge(_DraftColumn(second, part.spec(spec), part.windows, past)).gpu_hours - whole.gpu_hours
         progress(0.5 + 0.5 * (number + 1) / len(LINES[:-1]))
     progress(1.0)
     return [_draft(plan, w, spec, today, whole, constant, saved) for w in range(load.shape[1])]

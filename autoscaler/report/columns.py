@@ -10,6 +10,7 @@ from autoscaler.core.measure.interval import Interval, IntervalStats, WorkTotals
 from autoscaler.core.measure.miss_curve import MissCounts
 from autoscaler.core.measure.offered_load import OfferedLoad
 from autoscaler.core.model.spec import Spec
+from autoscaler.core.planner.scale_to_zero import IdleTimeouts, count_wake_ups, find_shortest_timeout
 from autoscaler.core.planner.select import StrategyState, serve_interval
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero, replace
 from autoscaler.report.fluid import Course, FleetView, FluidQueue
@@ -47,13 +48,17 @@ def repeat_actual(load: FleetLoad, profiles: Profiles) -> Course:
 class PolicyColumn:
     """This policy: the planner, started at the beginning of the span, with the speed of replicas known.
 
-    It sees its own fleet: the misses of its own queue count against its error budget.
+    It sees its own fleet: the misses of its own queue count against its error budget. With `idleAfter: auto` it goes to
+    zero only where a gateway holds requests, which no history shows.
     """
 
     name, title = POLICY, "this policy"
 
-    def __init__(self, load: FleetLoad, profiles: Profiles, spec: Spec) -> None:
+    def __init__(self, load: FleetLoad, profiles: Profiles, spec: Spec, past: IdleTimeouts | None = None) -> None:
+        """past: the wake-ups so far, where a gateway holds the requests of all services; None: none does."""
         services = load.shape[1]
+        self._rests_by_budget = np.isinf(spec.idle_after_s) & (past is not None)
+        self._timeouts = past or IdleTimeouts.blank(services)
         self._load, self._profiles, self._spec = load, profiles, spec
         most = load.ordered.max(axis=0, initial=0.0)
         self._ceiling = np.fmax(np.fmax(spec.max_replicas, 1.0), most)  # a policy's ceiling may be below what ran
@@ -119,9 +124,18 @@ class PolicyColumn:
     def _rest(self, wanted: FloatColumn, view: FleetView, known: BoolColumn) -> FloatColumn:
         """Go to zero after the idle time that the policy states, and come back with the first request."""
         is_idle = (view.arrivals_per_s <= 0) & (view.waiting <= 0) & known
-        self._idle_s = np.where(is_idle, self._idle_s + view.step_s, 0.0)
-        rests = np.isfinite(self._spec.idle_after_s) & (self._idle_s >= self._spec.idle_after_s)
+        before, self._idle_s = self._idle_s, np.where(is_idle, self._idle_s + view.step_s, 0.0)
+        idle_after_s = self._spec.idle_after_s
+        if self._rests_by_budget.any():
+            idle_after_s = np.where(self._rests_by_budget, self._shortest_s(view, known, before), idle_after_s)
+        rests = np.isfinite(idle_after_s) & (self._idle_s >= idle_after_s)
         return np.where(rests, 0.0, np.fmax(wanted, self._floor))
+
+    def _shortest_s(self, view: FleetView, known: BoolColumn, rested_s: FloatColumn) -> FloatColumn:
+        """Return the idle time that `auto` selects, as the planner does; float64[W], NaN: none."""
+        start_s, step_s = self._profiles.cold_start_s, np.where(known, view.step_s, 0.0)
+        self._timeouts = count_wake_ups(self._timeouts, step_s, view.arrivals_per_s * step_s, rested_s, start_s)
+        return find_shortest_timeout(self._timeouts, self._spec.attainment, start_s, self._idle_s)
 
     def _limit(self, wanted: FloatColumn, view: FleetView) -> FloatColumn:
         """Shrink in the steps that the policy allows; float64[W]."""
@@ -130,6 +144,16 @@ class PolicyColumn:
         step = np.fmax(step, 1.0) * np.maximum(view.step_s / spec.down_period_s, 1.0)
         least = np.where(np.isnan(step) | (wanted == 0), 0.0, view.wanted - np.floor(step))
         return np.asarray(np.minimum(np.maximum(wanted, least), self._ceiling))
+
+
+def count_past_wake_ups(load: FleetLoad, profiles: Profiles) -> IdleTimeouts:
+    """Count what each idle time would have cost over the span, as `idleAfter: auto` does."""
+    found, rested_s = IdleTimeouts.blank(load.shape[1]), np.zeros(load.shape[1])
+    for arrivals, seen in zip(load.arrivals, load.seen, strict=True):
+        step_s, arrived = (np.where(seen, each, 0.0) for each in (load.span.step_s, arrivals))
+        found = count_wake_ups(found, step_s, arrived, rested_s, profiles.cold_start_s)
+        rested_s = np.where(seen & (arrived <= 0), rested_s + step_s, 0.0)
+    return found
 
 
 class ConstantColumn:

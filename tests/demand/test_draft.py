@@ -12,22 +12,26 @@ from tests.report.loads import facts_of, interactive, load_of, profiles_of
 pytestmark = pytest.mark.slow
 
 STEPS = 1440
-QUIET, RISEN, RESTING = range(3)
+QUIET, RISEN, RESTING, AUTO = range(4)
 
 
 def half(columns):
-    load = load_of(np.array(columns).T, np.full((STEPS, 3), 3.0))
-    return Half(load, profiles_of(3), hours_of(load, ZoneInfo("UTC")))
+    load = load_of(np.array(columns).T, np.full((STEPS, 4), 3.0))
+    return Half(load, profiles_of(4), hours_of(load, ZoneInfo("UTC")))
 
 
 @pytest.fixture(scope="module")
 def drafts():
     quiet, tripled = np.full(STEPS, 1.5), np.full(STEPS, 4.5)
     resting = np.where(np.arange(STEPS) % 720 < 400, 0.0, 0.8)  # two long gaps a day
-    first, second = half([quiet, quiet, resting]), half([quiet, tripled, resting])
-    spec = interactive(3)
-    spec = spec.with_columns({"idle_after_s": np.full(3, np.nan), "attainment": np.full(3, 0.95)})
-    return make_drafts(first, second, spec, facts_of(services=3))
+    first, second = half([quiet, quiet, resting, resting]), half([quiet, tripled, resting, resting])
+    idle_after_s = np.array([np.nan, np.nan, np.nan, np.inf])
+    spec = interactive(4).with_columns({"idle_after_s": idle_after_s, "attainment": np.full(4, 0.95)})
+    return make_drafts(first, second, spec, facts_of(services=4))
+
+
+def saved_by_zero(draft):
+    return next(line.saved_gpu_hours for line in draft.lines if line.field == "scaleToZero")
 
 
 def test_draft_is_refused_when_it_would_cost_attainment(drafts):
@@ -51,3 +55,10 @@ def test_draft_rests_when_gaps_are_long(drafts):
     assert lines["scaleToZero"].saved_gpu_hours == pytest.approx(draft.gpu_hours_today - draft.gpu_hours, rel=0.05)
     assert draft.gpu_hours < 0.8 * draft.gpu_hours_today
     assert draft.attainment >= 0.95
+
+
+def test_draft_is_not_credited_with_what_auto_gives(drafts):
+    """`idleAfter: auto` rests as soon as the error budget allows, so a stated time saves little beside it."""
+    rested_h = drafts[RESTING].gpu_hours_today - drafts[AUTO].gpu_hours_today
+    assert rested_h > 0.5 * saved_by_zero(drafts[RESTING])
+    assert saved_by_zero(drafts[AUTO]) < 0.2 * rested_h

@@ -66,37 +66,47 @@ def update_idle_timeouts(
 ) -> IdleTimeouts:
     """Count what each timeout would have cost since the last tick, and select one, where arrivals are known."""
     interval_s, arrived = arrivals.counted_s, arrivals.arrived
-    fade = np.exp(-interval_s / FADE_S)
     start_s = first_start_s(inp, observation.wake_s, observation.cold_start_s)
+    after = count_wake_ups(before, interval_s, arrived, arrivals.rested_s, start_s)
+    budget_fade = np.exp(-interval_s / inp.spec.budget_window_s)
+    at_zero = np.where(observation.ready == 0, arrived, 0.0)
+    next_s = np.where(np.isnan(observation.next_ready_s), observation.cold_start_s, observation.next_ready_s)
+    next_s = np.where(observation.wakeable > 0, np.fmin(next_s, observation.wake_s), next_s)
+    late = np.where(next_s > inp.spec.first_token_limit_s, at_zero, 0.0)
+    return replace(
+        after,
+        arrivals_at_zero=before.arrivals_at_zero * budget_fade + at_zero,
+        late_arrivals=before.late_arrivals * budget_fade + late,
+        timeout_s=_select_timeout(inp, observation, arrivals, after, start_s),
+    )
+
+
+def count_wake_ups(
+    before: IdleTimeouts, interval_s: FloatColumn, arrived: FloatColumn, rested_s: FloatColumn, start_s: FloatColumn
+) -> IdleTimeouts:
+    """Count what each timeout would have cost in an interval; float64[W]. rested_s: seconds without requests before."""
+    fade = np.exp(-interval_s / FADE_S)
     waking_s = np.fmax(before.waking_s - interval_s, 0.0)
     delayed, wake_ups, unpaid_s = before.delayed * fade, before.wake_ups * fade, before.unpaid_s * fade
     # For all other rows only time passes. A wake-up from a longer timeout is one from the shortest too.
-    rows = np.flatnonzero((arrived > 0) & ((arrivals.rested_s >= TIMEOUTS_S[0]) | (waking_s[0] > 0)))
+    rows = np.flatnonzero((arrived > 0) & ((rested_s >= TIMEOUTS_S[0]) | (waking_s[0] > 0)))
     if len(rows):
-        at_zero_s = arrivals.rested_s[rows] - TIMEOUTS_S[:, None]
+        at_zero_s = rested_s[rows] - TIMEOUTS_S[:, None]
         wakes_up = at_zero_s >= 0
         waking_s[:, rows] = np.where(wakes_up, start_s[rows] + WAKE_UP_DELAY_S, waking_s[:, rows])
         delayed[:, rows] += np.where(waking_s[:, rows] > 0, arrived[rows], 0.0)
         wake_ups[:, rows] += wakes_up
         owed_s = np.maximum(unpaid_s[:, rows] + start_s[rows] - at_zero_s, 0.0)
         unpaid_s[:, rows] = np.where(wakes_up, owed_s, unpaid_s[:, rows])
-    budget_fade = np.exp(-interval_s / inp.spec.budget_window_s)
-    at_zero = np.where(observation.ready == 0, arrived, 0.0)
-    next_s = np.where(np.isnan(observation.next_ready_s), observation.cold_start_s, observation.next_ready_s)
-    next_s = np.where(observation.wakeable > 0, np.fmin(next_s, observation.wake_s), next_s)
-    late = np.where(next_s > inp.spec.first_token_limit_s, at_zero, 0.0)
-    after = IdleTimeouts(
+    return replace(
+        before,
         waking_s=waking_s,
         delayed=delayed,
         wake_ups=wake_ups,
         unpaid_s=unpaid_s,
-        arrivals_at_zero=before.arrivals_at_zero * budget_fade + at_zero,
-        late_arrivals=before.late_arrivals * budget_fade + late,
         requests=before.requests * fade + arrived,
         observed_s=before.observed_s * fade + interval_s,
-        timeout_s=before.timeout_s,
     )
-    return replace(after, timeout_s=_select_timeout(inp, observation, arrivals, after, start_s))
 
 
 def _select_timeout(
@@ -107,7 +117,7 @@ def _select_timeout(
     timeout_s = np.where(is_open, timeouts.timeout_s, np.nan)
     rows = np.flatnonzero(is_open & (arrivals.quiet_s >= SELECT_AFTER_S))
     if len(rows):
-        timeout_s[rows] = _find_shortest_timeout(
+        timeout_s[rows] = find_shortest_timeout(
             timeouts.take(rows), inp.spec.attainment[rows], start_s[rows], arrivals.quiet_s[rows]
         )
     return timeout_s
@@ -125,7 +135,7 @@ def compute_wake_up_share(timeouts: IdleTimeouts, attainment: FloatColumn) -> Fl
     return np.where(np.isnan(timeouts.timeout_s), 0.0, share)
 
 
-def _find_shortest_timeout(
+def find_shortest_timeout(
     timeouts: IdleTimeouts, attainment: FloatColumn, start_s: FloatColumn, quiet_s: FloatColumn
 ) -> FloatColumn:
     """Return the shortest timeout that pays, whose misses, with those of one more wake-up, fit the budget; NaN: none.
