@@ -104,6 +104,7 @@ def _draft(demand: DemandModel, draft: Draft, w: int) -> dict[str, Any]:
         "offered": draft.offered,
         "refusal": draft.refusal,
         "lines": [_numbers(line._asdict()) for line in draft.lines],
+        "kept": list(draft.kept),
         "gpu_hours": {
             "today": plain(draft.gpu_hours_today),
             "draft": plain(draft.gpu_hours),

@@ -38,7 +38,13 @@ LEAST_SAVED = 0.01
 TOLERANCE = 1e-4
 """Attainment that a draft may lose by rounding."""
 
-LINES = ("replicas.min", "replicas.max", "scaleToZero", "prewarm", "queue.maxWait")
+LINES = ("replicas.min", "replicas.max", "scaleToZero", "prewarm", "scaleDown.maxStep", "queue.maxWait")
+KEPT = "kept"
+"""Key of the reason for which a value of today stays."""
+
+STABILIZATION_KEPT = (
+    "scaleDown.stabilization stays: it does not apply to the planner, which holds its own peaks, so no replay judges it"
+)
 
 
 class Line(NamedTuple):
@@ -64,6 +70,7 @@ class Draft:
     """The draft for one service."""
 
     lines: tuple[Line, ...]
+    kept: tuple[str, ...]  # why values of today stay, one sentence each
     offered: bool
     refusal: str  # why it is not offered; "": it is
     gpu_hours_today: float  # of the second half, under the policy of today
@@ -82,6 +89,7 @@ class _Plan:
     floor: FloatColumn
     ceiling: FloatColumn
     idle_s: FloatColumn
+    step: FloatColumn  # share of the count that may go at once
     wait_s: FloatColumn
     windows: tuple[JumpWindow | None, ...]
     rests: tuple[Rest | None, ...]
@@ -94,6 +102,7 @@ class _Plan:
             "replicas.min": "floor",
             "replicas.max": "ceiling",
             "scaleToZero": "idle_s",
+            "scaleDown.maxStep": "step",
             "queue.maxWait": "wait_s",
         }
         values = dict(vars(self))
@@ -109,6 +118,7 @@ class _Plan:
             min_replicas=stated(self.floor, today.min_replicas),
             max_replicas=stated(self.ceiling, today.max_replicas),
             idle_after_s=stated(self.idle_s, today.idle_after_s),
+            down_step_fraction=stated(self.step, today.down_step_fraction),
             max_wait_s=stated(self.wait_s, today.max_wait_s),
         )
 
@@ -135,17 +145,22 @@ def make_drafts(
     progress: Callable[[float], None] = lambda _: None,
 ) -> list[Draft]:
     """Return the draft of each service. first: it is made from. second: it is judged by."""
-    plan = _plan(first, spec)
     load, profiles = second.load, second.profiles
 
-    def judge(column: PolicyColumn | _DraftColumn | ConstantColumn, start: FloatColumn | None = None) -> ServiceFigures:
-        return sum_up(follow(column, load, profiles, start=start), load, profiles, facts, spec)
+    def judge(
+        column: PolicyColumn | _DraftColumn | ConstantColumn, half: Half = second, start: FloatColumn | None = None
+    ) -> ServiceFigures:
+        course = follow(column, half.load, half.profiles, start=start)
+        return sum_up(course, half.load, half.profiles, facts, spec)
 
+    at_once = replace(spec, down_step_fraction=np.ones(load.shape[1]))
+    tried = [judge(PolicyColumn(first.load, first.profiles, each), first) for each in (spec, at_once)]
+    plan = _plan(first, spec, _Shrinking(*tried))
     past = count_past_wake_ups(first.load, first.profiles)
     today = judge(PolicyColumn(load, profiles, spec, past))
     progress(0.2)
     counts = find_constant_counts(load, profiles, spec.attainment)
-    constant = judge(ConstantColumn(counts), np.nan_to_num(counts))
+    constant = judge(ConstantColumn(counts), start=np.nan_to_num(counts))
     progress(0.4)
     whole = judge(_DraftColumn(second, plan.spec(spec), plan.windows, past))
     saved = {}
@@ -157,7 +172,22 @@ def make_drafts(
     return [_draft(plan, w, spec, today, whole, constant, saved) for w in range(load.shape[1])]
 
 
-def _plan(half: Half, spec: Spec) -> _Plan:
+class _Shrinking(NamedTuple):
+    """Figures of the first half under the policy of today, and if all that is not needed might go at once."""
+
+    today: ServiceFigures
+    at_once: ServiceFigures
+
+    def saved(self, w: int) -> float:
+        """Return the share of the GPU-hours that shrinking at once saves; NaN: none were held."""
+        held = float(self.today.gpu_hours[w])
+        return 1 - float(self.at_once.gpu_hours[w]) / held if held > 0 else np.nan
+
+    def keeps(self, w: int, promised: float) -> bool:
+        return bool(self.at_once.attainment[w] >= min(float(self.today.attainment[w]), promised) - TOLERANCE)
+
+
+def _plan(half: Half, spec: Spec, shrinking: _Shrinking) -> _Plan:
     """Return the values that follow from a half of the history, with their reasons."""
     load, profiles, hours = half
     concurrency, queue = measure_concurrency(hours), measure_queue(load)
@@ -166,7 +196,7 @@ def _plan(half: Half, spec: Spec) -> _Plan:
     smooth = np.array(
         [np.convolve(load.demand[:, w], np.ones(size) / size, "valid").max(initial=0.0) for w in range(services)]
     )
-    floor, ceiling, idle_s, wait_s = np.full((4, services), np.nan)
+    floor, ceiling, idle_s, step, wait_s = np.full((5, services), np.nan)
     windows: list[JumpWindow | None] = []
     rests: list[Rest | None] = []
     reasons: list[dict[str, str]] = []
@@ -194,6 +224,13 @@ def _plan(half: Half, spec: Spec) -> _Plan:
             said["prewarm"] = (
                 f"demand jumps to {window.demand:.3g} busy replicas at {window.first}:00, seen on {window.days} days"
             )
+        saved, keeps = shrinking.saved(w), shrinking.keeps(w, float(spec.attainment[w]))
+        if saved >= LEAST_SAVED and keeps:
+            step[w] = 1.0
+            said["scaleDown.maxStep"] = f"shrinking at once saved {saved:.1%} on the first half, at kept attainment"
+        elif not np.isnan(saved):
+            cost = "" if keeps else ", and lost attainment"
+            said[KEPT] = f"scaleDown.maxStep stays: shrinking at once saved {saved:.1%} on the first half{cost}"
         breach_s = float(queue.breach_depth[w] * profiles.work_s[w])
         if breach_s < (spec.max_wait_s[w] if np.isnan(spec.ttft_objective_s[w]) else spec.first_token_limit_s[w]):
             wait_s[w] = max(round(breach_s, 3), 0.001)
@@ -203,7 +240,7 @@ def _plan(half: Half, spec: Spec) -> _Plan:
         windows.append(window)
         rests.append(rest)
         reasons.append(said)
-    return _Plan(floor, ceiling, idle_s, wait_s, tuple(windows), tuple(rests), tuple(reasons))
+    return _Plan(floor, ceiling, idle_s, step, wait_s, tuple(windows), tuple(rests), tuple(reasons))
 
 
 def _draft(
@@ -229,6 +266,7 @@ def _draft(
         )
     return Draft(
         lines=lines,
+        kept=(*filter(None, (plan.reasons[w].get(KEPT),)), STABILIZATION_KEPT),
         offered=not refusal,
         refusal=refusal,
         gpu_hours_today=float(today.gpu_hours[w]),
@@ -263,6 +301,9 @@ def _values(plan: _Plan, field: str, w: int, spec: Spec) -> tuple[str, str]:
         idle_s = float(spec.idle_after_s[w])
         today = "never" if np.isnan(idle_s) else "auto" if np.isinf(idle_s) else show_duration(idle_s)
         return show_duration(float(plan.idle_s[w])), today
+    if field == "scaleDown.maxStep":
+        fraction, count = float(spec.down_step_fraction[w]), float(spec.down_step_replicas[w])
+        return "100%", f"{count:.0f}" if np.isnan(fraction) else f"{fraction:.0%}"
     if field == "prewarm":
         window = plan.windows[w]
         assert window is not None

@@ -87,7 +87,7 @@ def _draft(draft: Draft) -> str:
             saved = UNKNOWN if math.isnan(line.saved_gpu_hours) else f"{line.saved_gpu_hours:+.1f} GPU-hours"
             yield html.row(line.field, (line.value, line.today, saved), line.reason)
 
-    return html.table(head, rows(), caption)
+    return html.table(head, rows(), caption) + "".join(f'<p class="small">{escape(kept)}.</p>' for kept in draft.kept)
 
 
 def _figures(demand: DemandModel, w: int) -> Iterator[str]:

@@ -28,6 +28,8 @@ def policy_document(demand: DemandModel, w: int) -> dict[str, Any]:
             spec["replicas"][field.split(".")[1]] = int(fields[field])
     if "scaleToZero" in fields and draft.rest is not None:
         spec["scaleToZero"] |= {"enabled": True, "idleAfter": show_duration(draft.rest.idle_s)}
+    if "scaleDown.maxStep" in fields:
+        spec["scaleDown"]["maxStep"] = fields["scaleDown.maxStep"]
     if "queue.maxWait" in fields:
         spec["queue"]["maxWait"] = fields["queue.maxWait"]
     if draft.window is not None:
@@ -62,4 +64,4 @@ def _reasons(draft: Draft) -> list[str]:
     for line in draft.lines:
         effect = "" if line.saved_gpu_hours != line.saved_gpu_hours else f" Saves {line.saved_gpu_hours:.1f} GPU-hours."
         lines.append(f"{line.field}: {line.value} (today {line.today}): {line.reason}.{effect}")
-    return lines
+    return [*lines, *(f"{kept}." for kept in draft.kept)]

@@ -97,3 +97,5 @@ def _print_draft(demand: DemandModel, w: int, console: Console) -> None:
         saved = line.saved_gpu_hours
         effect = UNKNOWN if math.isnan(saved) else f"{saved:+.1f} GPU-hours saved"
         console.print(Text(printable(f"    {line.field}: {line.value} (today {line.today}): {line.reason}; {effect}")))
+    for kept in draft.kept:
+        console.print(Text(f"    {kept}"))

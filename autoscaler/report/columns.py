@@ -71,6 +71,7 @@ class PolicyColumn:
             itl_objective_s=spec.itl_objective_s,
         )
         self._idle_s = np.zeros(services)
+        self._period_s, self._at_begin = np.full(services, np.inf), np.zeros(services)  # of the limit on shrinkage
         self._waiting = np.zeros(services)
 
     def decide(self, view: FleetView) -> FloatColumn:
@@ -138,11 +139,14 @@ class PolicyColumn:
         return find_shortest_timeout(self._timeouts, self._spec.attainment, start_s, self._idle_s)
 
     def _limit(self, wanted: FloatColumn, view: FleetView) -> FloatColumn:
-        """Shrink in the steps that the policy allows; float64[W]."""
+        """Shrink in the steps that the policy allows, in periods that follow each other; float64[W]."""
         spec = self._spec
-        step = np.fmax(np.floor(view.wanted * spec.down_step_fraction), spec.down_step_replicas)
+        begins = self._period_s >= spec.down_period_s
+        self._period_s = np.where(begins, 0.0, self._period_s) + view.step_s
+        self._at_begin = np.where(begins, view.wanted, np.fmax(self._at_begin, view.wanted))
+        step = np.fmax(np.floor(self._at_begin * spec.down_step_fraction), spec.down_step_replicas)
         step = np.fmax(step, 1.0) * np.maximum(view.step_s / spec.down_period_s, 1.0)
-        least = np.where(np.isnan(step) | (wanted == 0), 0.0, view.wanted - np.floor(step))
+        least = np.where(np.isnan(step) | (wanted == 0), 0.0, self._at_begin - np.floor(step))
         return np.asarray(np.minimum(np.maximum(wanted, least), self._ceiling))
 
 

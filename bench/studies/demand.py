@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not rates:
         parser.error(f"{given.traces}: none of {', '.join(file.name for file in files.values())}")
     if given.picture:
-        nothing = Draft((), False, "", *[np.nan] * 5, None, None)
+        nothing = Draft((), (), False, "", *[np.nan] * 5, None, None)
         print(standalone(picture([Judged(name, load_of(each), nothing) for name, each in rates.items()])), end="")
     elif given.json:
         drafts = {name: judge(name, each).draft for name, each in rates.items()}

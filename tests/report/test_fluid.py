@@ -137,6 +137,18 @@ def test_policy_never_shrinks_when_nothing_is_seen():
     assert figures.gpu_hours[0] == pytest.approx(course.wanted[seen].sum() / 60, rel=1e-6)
 
 
+@pytest.mark.parametrize(("per_s", "after"), [(30.0, [4, 2, 1]), (60.0, [6, 5, 4]), (180.0, [6, 6, 6, 5, 5, 5, 4])])
+def test_count_shrinks_by_one_step_in_each_period(per_s, after):
+    spec = interactive().with_columns({"down_period_s": np.array([per_s]), "max_replicas": np.array([9.0])})
+    column = PolicyColumn(load_of(np.ones((9, 1)), np.full((9, 1), 8)), profiles_of(), spec)
+    wanted, found = np.array([8.0]), []
+    for step in range(len(after)):
+        view = FleetView(step, 0.0, STEP_S, wanted, *[np.zeros(1)] * 7)
+        wanted = column._limit(np.ones(1), view)
+        found.append(wanted[0])
+    assert found == after
+
+
 def test_column_without_a_rule_has_no_figures():
     load, p = load_of(np.ones((30, 2)), np.ones((30, 2))), profiles_of(2)
 
