@@ -16,6 +16,7 @@ from autoscaler.core.table.columns import Columns, FloatColumn, or_zero
 from autoscaler.demand.bursts import Burst, BurstProfile, find_bursts, profile_bursts
 from autoscaler.demand.draft import Draft, Half, make_drafts
 from autoscaler.demand.durations import Durations, Latencies, ReachedLatency, measure_durations, measure_tolerance
+from autoscaler.demand.renames import say_renames
 from autoscaler.demand.shape import Concurrency, Hours, QueueDepth, hours_of, measure_concurrency, measure_queue
 from autoscaler.report.columns import POLICY
 from autoscaler.report.history import FleetHistory, Span
@@ -23,6 +24,7 @@ from autoscaler.report.load import FleetLoad, measure_load
 from autoscaler.report.outcome import gpus_by_hour
 from autoscaler.report.report import FleetReport
 
+JUDGED = "the whole span is judged by the objectives of today's policies, also before they were changed"
 HALF_DAY_S = 43_200.0
 """A half of the history shorter than this is not replayed."""
 
@@ -128,7 +130,7 @@ def model_demand(
         durations=measure_durations(report.services, latencies),
         excess=_excess(report),
         drafts=tuple(drafts),
-        notes=(*notes, *short),
+        notes=(*notes, JUDGED, *short, *say_renames(load, report.services, report.facts.model)),
     )
 
 

@@ -2,6 +2,9 @@
 
     python bench/studies/demand.py --traces FOLDER > table.md
     python bench/studies/demand.py --traces FOLDER --picture > docs/pictures/demand.svg
+    python bench/studies/demand.py --errors > errors.md
+
+The last one asks a real Prometheus about the generated days of `tests/demand/truth.py`, and compares.
 
 Rates are scaled to a mean of four busy replicas and drawn as Poisson counts. Requests take the engine as long as the
 generator of `tests/report/generated.py` says, so only the shape is that of the trace.
@@ -10,19 +13,24 @@ generator of `tests/report/generated.py` says, so only the shape is that of the 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import csv
 import gzip
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
+from click.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from autoscaler.cli.main import main as command
 from autoscaler.config.policy.compile import spec_row
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.core.model.spec import Spec
@@ -36,6 +44,8 @@ from autoscaler.report.facts import ServiceFacts
 from autoscaler.report.history import Span
 from autoscaler.report.load import FleetLoad, Profiles
 from bench.studies.dots import standalone
+from tests.demand.truth import DAYS, Compared, compare, generate_days
+from tests.report.generated import filled_prometheus
 
 TRACES = {
     "azure2024_code_week_rate": "Azure 2024, code, 7 days",
@@ -161,12 +171,41 @@ def picture(judged: Sequence[Judged]) -> str:
     )
 
 
+def errors() -> str:
+    """Return the table of errors."""
+    lines = ["| input | figure | truth | found | error | allowed |", "|---|---|---|---|---|---|"]
+    for each in asyncio.run(_compare()):
+        show = amount if each.is_absolute else share
+        texts = (amount(each.truth), amount(each.found), show(each.error), show(each.allowed))
+        lines.append(f"| {each.input} | {each.figure} | {' | '.join(texts)} |")
+    return "\n".join(lines) + "\n"
+
+
+async def _compare() -> list[Compared]:
+    truth, text = generate_days(time.time())
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "demand.json"
+        arguments = ["demand", "--since", f"{DAYS}d", "--json", str(file)]
+        async with filled_prometheus(Path(folder), text) as server:
+            result = await asyncio.to_thread(CliRunner().invoke, command, [*arguments, "--prometheus", server.url])
+        if result.exit_code:
+            raise SystemExit(result.output)
+        found = {row["name"]: row for row in json.loads(file.read_text())["services"]}
+    return sorted(compare(found, truth), key=lambda each: each.input)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--traces", type=Path, required=True, help="folder with the traces")
+    parser.add_argument("--traces", type=Path, help="folder with the traces")
+    parser.add_argument("--errors", action="store_true", help="compare the inputs with generated days instead")
     parser.add_argument("--picture", action="store_true", help="draw the traces instead of the table")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     given = parser.parse_args(arguments)
+    if given.errors:
+        print(errors(), end="")
+        return 0
+    if given.traces is None:
+        parser.error("give --traces FOLDER or --errors")
     files = {name: given.traces / f"{file}.csv.gz" for file, name in TRACES.items()}
     rates = {name: read_rates(file) for name, file in files.items() if file.exists()}
     if not rates:
