@@ -14,6 +14,7 @@ import numpy as np
 from autoscaler.core.table.columns import Columns
 from autoscaler.demand.draft import Draft
 from autoscaler.demand.model import DemandModel
+from autoscaler.demand.next_week import RATE
 from autoscaler.demand.policy_file import policy_document
 from autoscaler.demand.shape import BANDS, bands
 from autoscaler.demand.words import answers, verdict
@@ -39,7 +40,12 @@ def document(demand: DemandModel) -> dict[str, Any]:
         "end": moment(span.end_s),
         "timezone": demand.zone.key,
         "sentence": verdict(demand),
-        "excess_gpus": {"least": plain(low), "most": plain(high), **_numbers(demand.excess._asdict())},
+        "excess_gpus": {
+            "least": plain(low),
+            "most": plain(high),
+            **_numbers(demand.excess._asdict() | {"week": None}),
+            "week": _numbers(demand.excess.week._asdict() | {"rate": RATE}),
+        },
         "tiers": [_numbers(tier._asdict()) for tier in demand.tiers],
         "services": [_service(demand, w) for w in range(len(demand.services))],
         "teams": [row_of(each._asdict()) | {"cost": each.cost.to_json()} for each in team_figures(report)],

@@ -16,6 +16,7 @@ from autoscaler.core.table.columns import Columns, FloatColumn, or_zero
 from autoscaler.demand.bursts import Burst, BurstProfile, find_bursts, profile_bursts
 from autoscaler.demand.draft import Draft, Half, make_drafts
 from autoscaler.demand.durations import Durations, Latencies, ReachedLatency, measure_durations, measure_tolerance
+from autoscaler.demand.next_week import WeekBand, band_of_weeks
 from autoscaler.demand.renames import say_renames
 from autoscaler.demand.shape import Concurrency, Hours, QueueDepth, hours_of, measure_concurrency, measure_queue
 from autoscaler.report.columns import POLICY
@@ -66,6 +67,7 @@ class GpuExcess(NamedTuple):
     held: float  # most GPUs held at any hour
     needed_high: float  # most GPUs that the policy would have held at any hour
     needed_usual: float  # that it would not have exceeded in 95 % of the hours
+    week: WeekBand  # of the highest hour of weeks like the seen ones
 
     @property
     def band(self) -> tuple[float, float]:
@@ -128,7 +130,7 @@ def model_demand(
         tiers=_tiers(report),
         residency=_residency(load, hours),
         durations=measure_durations(report.services, latencies),
-        excess=_excess(report),
+        excess=_excess(report, zone),
         drafts=tuple(drafts),
         notes=(*notes, JUDGED, *short, *say_renames(load, report.services, report.facts.model)),
     )
@@ -203,11 +205,12 @@ def _tiers(report: FleetReport) -> tuple[TierShare, ...]:
     return tuple(sorted(found, key=lambda tier: -tier.priority))
 
 
-def _excess(report: FleetReport) -> GpuExcess:
+def _excess(report: FleetReport, zone: ZoneInfo) -> GpuExcess:
     _, held = gpus_by_hour(report.entry("actual").course, report.load, report.facts)
-    _, needed = gpus_by_hour(report.entry(POLICY).course, report.load, report.facts)
+    at_s, needed = gpus_by_hour(report.entry(POLICY).course, report.load, report.facts)
     return GpuExcess(
         held=float(held.max(initial=0.0)),
         needed_high=float(needed.max(initial=0.0)),
         needed_usual=float(np.quantile(needed, 0.95, method="higher")) if len(needed) else 0.0,
+        week=band_of_weeks(at_s, needed, zone),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from autoscaler.config.values import show_duration
-from autoscaler.demand.model import DemandModel
+from autoscaler.demand.model import DemandModel, GpuExcess
 from autoscaler.lab.report.format import amount, count, seconds, share
 
 
@@ -19,12 +19,25 @@ def verdict(demand: DemandModel) -> str:
         f"their shape needs {amount(excess.needed_high)} in the highest hour and no more than "
         f"{amount(excess.needed_usual)} in 95 % of the hours"
     )
+    return f"{seen}; {shape}: this cluster is {_larger(least, most)} larger than its shape.{_of_weeks(excess)}"
+
+
+def _larger(least: int, most: int) -> str:
     if most <= 0:
-        return f"{seen}; {shape}: this cluster is not larger than its shape."
+        return "not"
     if least <= 0:
-        return f"{seen}; {shape}: this cluster is up to {count(most, 'GPU')} larger than its shape."
-    larger = f"{least}" if least == most else f"{least} to {most}"
-    return f"{seen}; {shape}: this cluster is {larger} GPUs larger than its shape."
+        return f"up to {count(most, 'GPU')}"
+    return count(least, "GPU") if least == most else f"{least} to {most} GPUs"
+
+
+def _of_weeks(excess: GpuExcess) -> str:
+    """Return the same for weeks to come, with its rate; "": too few days were seen."""
+    week = excess.week
+    if math.isnan(week.low):
+        return ""
+    larger = _larger(round(excess.held - week.high), round(excess.held - week.low))
+    needs = f"the highest hour needs {week.low:.0f} to {week.high:.0f} GPUs"
+    return f" In 9 of 10 weeks like these {needs}, so it is {larger} larger than they need."
 
 
 def answers(demand: DemandModel, w: int) -> tuple[str, str, str, str]:

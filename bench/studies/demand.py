@@ -4,7 +4,10 @@
     python bench/studies/demand.py --traces FOLDER --picture > docs/pictures/demand.svg
     python bench/studies/demand.py --errors > errors.md
 
-The last one asks a real Prometheus about the generated days of `tests/demand/truth.py`, and compares.
+    python bench/studies/demand.py --coverage
+
+The third one asks a real Prometheus about the generated days of `tests/demand/truth.py`, and compares. The
+last one generates clusters, and counts the weeks whose highest hour lies in the band of the two weeks before.
 
 Rates are scaled to a mean of four busy replicas and drawn as Poisson counts. Requests take the engine as long as the
 generator of `tests/report/generated.py` says, so only the shape is that of the trace.
@@ -37,10 +40,13 @@ from autoscaler.core.model.spec import Spec
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.demand.charts import course
 from autoscaler.demand.draft import Draft, Half, make_drafts
+from autoscaler.demand.next_week import band_of_weeks
 from autoscaler.demand.shape import hours_of
 from autoscaler.lab.report.format import UNKNOWN, amount, share
 from autoscaler.report.charts import ChartLine
+from autoscaler.report.columns import PolicyColumn
 from autoscaler.report.facts import ServiceFacts
+from autoscaler.report.fluid import follow
 from autoscaler.report.history import Span
 from autoscaler.report.load import FleetLoad, Profiles
 from bench.studies.dots import standalone
@@ -75,10 +81,16 @@ def load_of(rates: FloatColumn, seed: int = 0) -> FleetLoad:
     known = np.where(np.isnan(rates), np.nanmean(rates), rates)
     each = np.repeat(known / known.mean() * MEAN_REPLICAS / WORK_S, round(BIN_S / STEP_S))
     arrivals = np.random.default_rng(seed).poisson(each * STEP_S).astype(np.float32)[:, None]
-    demand = arrivals * np.float32(WORK_S / STEP_S)
-    counts = np.full_like(demand, np.ceil(demand.mean() / 0.7))
+    columns = columns_of(arrivals, STEP_S)
+    return FleetLoad(Span(START_S, STEP_S, len(arrivals)), seen=np.ones(arrivals.shape, bool), **columns)
+
+
+def columns_of(arrivals: np.ndarray, step_s: float) -> dict[str, np.ndarray]:
+    """Return the columns of a load; float32[T, W]. Each service had the count that its mean load keeps busy to 70 %."""
+    demand = arrivals * np.float32(WORK_S / step_s)
+    counts = np.broadcast_to(np.ceil(demand.mean(axis=0) / 0.7), demand.shape).astype(np.float32)
     busy = np.minimum(demand / counts, 0.95)
-    columns = {
+    return {
         "demand": demand,
         "arrivals": arrivals,
         "work_s": np.full_like(demand, WORK_S),
@@ -93,7 +105,6 @@ def load_of(rates: FloatColumn, seed: int = 0) -> FleetLoad:
         "output_tokens": arrivals * 200,
         "missed_share": np.zeros_like(demand),
     }
-    return FleetLoad(Span(START_S, STEP_S, len(demand)), seen=np.ones(demand.shape, bool), **columns)
 
 
 def half_of(load: FleetLoad, first: int, last: int) -> Half:
@@ -124,10 +135,15 @@ def profiles() -> Profiles:
     )
 
 
+def spec_of(services: int) -> Spec:
+    """Return the shipped default policy."""
+    book = load_policies(())
+    return Spec(*(np.full(services, value) for value in spec_row(book.policies[book.default].spec)))
+
+
 def judge(name: str, rates: FloatColumn) -> Judged:
     """Return the draft of a trace, judged on its second half."""
-    book = load_policies(())
-    spec = Spec(*(np.full(1, value) for value in spec_row(book.policies[book.default].spec)))
+    spec = spec_of(1)
     facts = ServiceFacts(("",), np.ones(1), np.zeros(1, bool), np.full(1, np.nan), ("",))
     load = load_of(rates)
     middle = load.shape[0] // 2
@@ -171,6 +187,37 @@ def picture(judged: Sequence[Judged]) -> str:
     )
 
 
+def coverage(clusters: int = 180, services: int = 3, seed: int = 0) -> str:
+    """Return how many generated weeks lie in the band. Days differ by a fifth, those of the weekend have 60 %."""
+    draw = np.random.default_rng(seed)
+    step_s, days, work_s = 600.0, 21, WORK_S
+    hour = np.arange(days * 144) / 6 % 24
+    day = np.arange(days * 144) // 144
+    of_day = np.exp(draw.normal(0, 0.2, (days, clusters))) * np.where(np.arange(days) % 7 > 4, 0.6, 1.0)[:, None]
+    size = np.exp(draw.normal(0.5, 0.7, (clusters, services)))
+    shape = 1 + 0.7 * np.cos((hour[:, None, None] - 14 - 3 * draw.normal(size=(clusters, services))) / 12 * np.pi)
+    rate = (size * shape * of_day[day][:, :, None]).reshape(len(day), -1) / work_s
+    arrivals = draw.poisson(rate * step_s).astype(np.float32)
+    columns = columns_of(arrivals, step_s)
+    load = FleetLoad(Span(START_S, step_s, len(day)), seen=np.ones(arrivals.shape, bool), **columns)
+    width = clusters * services
+    known = {name: np.repeat(each, width) for name, each in vars(profiles()).items()}
+    course = follow(PolicyColumn(load, Profiles(**known), spec_of(width)), load, Profiles(**known))
+    inside, above, wide = 0, 0, []
+    for cluster in range(clusters):
+        rows = slice(cluster * services, (cluster + 1) * services)
+        needed = course.wanted[:, rows].reshape(-1, 6, services).mean(axis=1, dtype=np.float64).sum(axis=1)
+        at_s = START_S + 3600.0 * np.arange(len(needed))
+        band = band_of_weeks(at_s[: 14 * 24], needed[: 14 * 24], ZoneInfo("UTC"))
+        highest = needed[14 * 24 :].max()
+        inside += band.low <= highest <= band.high
+        above += highest > band.high
+        wide.append(band.high / max(band.low, 1.0))
+    told = f"within the band in {inside / clusters:.0%}, and above it in {above / clusters:.0%}"
+    wide_by = f"The top of the band is {np.median(wide):.2f} times its bottom, in the median"
+    return f"In {clusters} generated clusters the highest hour of the third week lies {told}. {wide_by}.\n"
+
+
 def errors() -> str:
     """Return the table of errors."""
     lines = ["| input | figure | truth | found | error | allowed |", "|---|---|---|---|---|---|"]
@@ -199,8 +246,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--traces", type=Path, help="folder with the traces")
     parser.add_argument("--errors", action="store_true", help="compare the inputs with generated days instead")
     parser.add_argument("--picture", action="store_true", help="draw the traces instead of the table")
+    parser.add_argument("--coverage", action="store_true", help="count the weeks that lie in their band instead")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     given = parser.parse_args(arguments)
+    if given.coverage:
+        print(coverage(), end="")
+        return 0
     if given.errors:
         print(errors(), end="")
         return 0
