@@ -66,7 +66,10 @@ def find_bursts(load: FleetLoad) -> list[list[Burst]]:
         high = (count > BEGIN * usual) & (count - usual > DEVIATIONS * np.sqrt(usual) + DEVIATIONS)
         part = high | ((count > END * usual) & (count - usual > np.sqrt(usual)))
         bursts = []
+        seen = np.flatnonzero(load.seen[:, w])
         for first, last in _runs(part):
+            if first <= seen[0] or last > seen[-1]:
+                continue  # it may be the rest of a level that began before, or goes on
             if not high[first:last].any() or (last - first) * step_s > SURROUNDINGS_S:
                 continue
             if _is_edge(count[first:last], usual, first, last, block):

@@ -99,6 +99,15 @@ def test_shape_of_a_day_is_no_burst():
     assert find_bursts(local_day(1.0, 6.0, 9, 17))[0] == []
 
 
+@pytest.mark.parametrize("minutes", [15, 45, 100])
+def test_rest_of_a_level_at_the_border_of_the_span_is_no_burst(minutes):
+    demand, counts = flat(demand=1.0)
+    demand[:minutes] = demand[-minutes:] = 6.0
+    demand[700:720] = 6.0
+    (burst,) = find_bursts(load_of(demand, counts))[0]
+    assert burst.start_s == START_S + 700 * STEP_S
+
+
 @given(st.integers(0, 60), st.integers(181, 600), st.floats(0.0, 2.0))
 def test_edges_of_a_higher_level_are_no_bursts(start, length, low):
     demand, counts = flat(demand=low)
