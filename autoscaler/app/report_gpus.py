@@ -1,4 +1,4 @@
-"""What a report adds from DCGM, from the daemon's own series and from labels of teams."""
+"""Additions to a report from DCGM, from the daemon's own series and from labels of teams."""
 
 from __future__ import annotations
 

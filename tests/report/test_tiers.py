@@ -21,7 +21,7 @@ SERVICES = tuple(
 )
 
 
-def test_first_match_goes_before_annotations_and_these_before_the_default():
+def test_first_match_goes_before_annotations_and_the_default():
     annotated = {
         ServiceName("west", "chat", "small"): "batch",
         ServiceName("", "chat", "large"): "batch",

@@ -99,7 +99,7 @@ BOUNDS = {
     "REAL": f"typeof({{0}}) IN ('integer', 'real') AND {{0}} BETWEEN 0 AND {MOST}",
     "TEXT": f"typeof({{0}}) = 'text' AND length({{0}}) <= {MAX_TEXT}",
 }
-"""What holds of each value of a column, by its name or its type."""
+"""A rule for each value of a column, by its name or its type."""
 
 UNKNOWN = frozenset({"current", "ready", "starting", "wanted", "signal", "stage", "count", "usd", "usd_per_hour"})
 UNKNOWN |= {"gpus", "ttft_s", "itl_s", "attainment"}

@@ -1,4 +1,4 @@
-"""What a kind of finding is, and on which page it stands."""
+"""A kind of finding, and the page on which it stands."""
 
 from __future__ import annotations
 

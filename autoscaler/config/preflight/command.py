@@ -35,7 +35,7 @@ _OWN_OPTIONS = frozenset(
     {"max-num-seqs", "gpu-memory-utilization", "served-model-name", "max-model-len", "max-num-batched-tokens"}
     | {"tensor-parallel-size", "kv-cache-dtype", "disable-log-stats", "enforce-eager"}
 )
-"""Of vLLM: two of them, or one and a model, are its command line."""
+"""Options of vLLM: two of them, or one and a model, are its command line."""
 _SWITCHES = frozenset(
     {"disable-log-stats", "enforce-eager", "trust-remote-code", "enable-lora", "no-enable-prefix-caching"}
     | {"enable-prefix-caching", "enable-chunked-prefill", "no-enable-chunked-prefill", "enable-sleep-mode"}

@@ -126,7 +126,7 @@ def test_quarter_hours_are_written_when_a_device_has_a_long_name(tmp_path):
     assert [day.names[0].pool[1] for day in read_history(tmp_path)] == ["H" * history.MAX_NAME] * 2
 
 
-def test_a_shorter_part_of_a_quarter_hour_does_not_replace_a_longer_one(tmp_path):
+def test_a_shorter_part_of_a_quarter_hour_replaces_no_longer_one(tmp_path):
     writer, row = HistoryWriter(tmp_path, 10**9), [UseName("team", "chat", "Deployment", POOL)]
     writer._from_s = MIDNIGHT_S
     for seconds, gpus in ((600, 6), (200, 2)):  # a restart in between

@@ -130,7 +130,7 @@ def for_identity(engine: Engine, identity: Identity) -> Engine:
 
 
 PER_NAMESPACE = 10**9
-"""What a namespace adds to the answer for each bound that it has; a series adds one."""
+"""Weight of a namespace in the answer for each bound that it has; a series adds one."""
 
 
 def bounds_query(readings: Readings, most: int) -> str:

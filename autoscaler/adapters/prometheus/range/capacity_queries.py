@@ -1,4 +1,4 @@
-"""What the daemon exported about GPUs over a span, hour by hour: what workloads held, needed and lacked, and what pools
+"""The daemon's own series about GPUs over a span, hour by hour: what workloads held, needed and lacked, and what pools
 were used for. The series are those of `vllm-autoscaler run`; without it there are none.
 
 A week at a time, the newest first, because a server loads all samples of a window at once.

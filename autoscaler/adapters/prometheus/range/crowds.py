@@ -36,7 +36,7 @@ LEAST_S = 300.0
 
 
 class Crowds(NamedTuple):
-    """What is not read, and how much is left."""
+    """The services that are not read, and how many are left."""
 
     matchers: str  # that leave crowded namespaces out of each selector; "": there is none
     problems: tuple[str, ...]  # the namespaces that are left out

@@ -1,4 +1,4 @@
-"""What the GPU and the engine of each pod showed at moments of a span, a day at a time.
+"""Readings of the GPU and the engine of each pod at moments of a span, a day at a time.
 
 The queries are those of a tick, evaluated at these moments, so a diagnosis of them is what the daemon would have said.
 """
