@@ -8,11 +8,11 @@ LOAD = re.compile(
     r"(?:ray_|kserve_)?(?:vllm|sglang|lmdeploy)[:_]|tgi_|trtllm_|nv_trt_llm_|nv_inference_|dynamo_component_"
     r"|num_requests_(?:running|waiting)(?:$|_)|gpu_cache_usage_perc$"
 )
-"""Of an engine's requests; names without a prefix are those of NIM."""
+"""Metrics of an engine's requests; names without a prefix are those of NIM."""
 ENGINE = re.compile(rf"(?:{LOAD.pattern}).*|DCGM_FI_.+|container_.+")
 """Metrics that are there only while a pod of the workload is there."""
 SURVIVES = re.compile(r"(?:vllm[:_](?:num_incoming_requests|healthy_pods)|ray_serve_).*")
-"""Of a router: they count without any engine."""
+"""Metrics of a router: they count without any engine."""
 _NAME_CHARS = 200  # of a metric's name that are looked at
 _RATIO_WORDS = frozenset({"perc", "percent", "ratio", "usage", "utilization", "utilisation", "util", "saturation"})
 _GPU_MEMORY = re.compile(

@@ -1,4 +1,4 @@
-"""What a query of others would read, so that none is run that a server would feel.
+"""The cost of a query of others, so that none is run that a server would feel.
 
 KEDA runs a query as it stands once it is applied; here it may come from a pull request.
 """

@@ -1,4 +1,4 @@
-"""What the text of a query tells: what it selects, and what its number means to KEDA."""
+"""Facts in the text of a query: what it selects, and what its number means to KEDA."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _HARDWARE = (
         "An engine's CPU is busy at any load, and its host memory stays, so neither shows the load.",
     ),
 )
-"""What says little about requests: names, identifier, words, reason."""
+"""Measures that say little about requests: names, identifier, words, reason."""
 
 
 class QueryText:

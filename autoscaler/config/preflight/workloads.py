@@ -94,7 +94,7 @@ class EnginePod:
 
     @cached_property
     def needs(self) -> Mapping[str, float]:
-        """What the pod requests, by resource."""
+        """Requests of the pod, by resource."""
         total: dict[str, float] = {}
         for each in self.containers:
             stated = {**mapping(at(each, "resources", "limits")), **mapping(at(each, "resources", "requests"))}
@@ -133,7 +133,7 @@ class ModelWorkload:
 
     @property
     def target(self) -> Target:
-        """What an autoscaler names: the object itself, or the Deployment that KServe makes of it."""
+        """The target of an autoscaler: the object itself, or the Deployment that KServe makes of it."""
         kind = "Deployment" if self.thing.kind in _MADE_BY_KSERVE else self.thing.kind
         return kind, self.thing.namespace, self.owner_name
 

@@ -1,4 +1,4 @@
-"""What the GPUs of a workload do, and one change to consider, in words."""
+"""The diagnosis of a workload's GPUs, and one change to consider, in words."""
 
 from __future__ import annotations
 
