@@ -22,6 +22,7 @@ import pytest
 ARTEFACTS = Path(__file__).parents[2] / "test-artefacts"
 TOOLS = Path(__file__).parents[2] / "tools"
 LOG_TAIL_BYTES = 4000
+FRUGAL = {"GOGC": "400"}  # a server in Go collects garbage a quarter as often, with a third less processor time
 PATIENCE_S = 60.0  # until a condition that does not come fails its test; a busy machine takes its time
 Answer = TypeVar("Answer")
 
@@ -150,7 +151,7 @@ class Process:
         self._ready = ready
         self._start_timeout_s = start_timeout_s
         # A server's own ETCD_*, KUBECONFIG or proxy variables in the developer's shell must not reach it.
-        self._environment = {"PATH": os.environ["PATH"], "HOME": str(directory), **(environment or {})}
+        self._environment = {"PATH": os.environ["PATH"], "HOME": str(directory), **FRUGAL, **(environment or {})}
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -192,8 +193,12 @@ class Process:
         self._end(signal.SIGKILL, 10)
 
     def freeze(self) -> None:
-        """Hang the server: its connections stay open and nothing is answered until `thaw`."""
+        """Hang the server: its connections stay open and nothing is answered until `thaw`.
+
+        The signal stops one thread after another, and a thread that still runs may answer. So wait until all stand.
+        """
         os.killpg(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def thaw(self) -> None:
         os.killpg(self.pid, signal.SIGCONT)
