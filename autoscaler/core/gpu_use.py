@@ -11,10 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoscaler.core.measure.capacity import count_carrying
 from autoscaler.core.model.fleet import CRASHING, Fleet, PendingClass
 from autoscaler.core.model.published import PublishedEnum
-from autoscaler.core.model.types import Decision, Signal, Stage, TickInput
+from autoscaler.core.model.types import Decision, Plan, Signal, Stage, TickInput
 from autoscaler.core.observe import gpu_activity
+from autoscaler.core.observe.load import requests_in_flight
+from autoscaler.core.planner.strategies import add_margin
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, ceil_replicas, clip, or_zero
 
 
@@ -78,9 +81,15 @@ OF_STAGE = {
 }
 """What it means that a stage keeps a replica; `DEMAND` is split by what recommends it."""
 
+CAUSE_OF_STATE = {
+    GpuState.WARMING: IdleCause.COLD_START,
+    GpuState.ASLEEP: IdleCause.SLEEP,
+    GpuState.DRAINING: IdleCause.DRAIN,
+    GpuState.FAILING: IdleCause.FAILURE,
+}
+READY = [GpuState.SERVING, GpuState.LOADED_IDLE, GpuState.HEADROOM, GpuState.FLOOR, GpuState.UNKNOWN]
 FLOORS = [IdleCause.WINDOW, IdleCause.LAST_REPLICA, IdleCause.FLOOR, IdleCause.OWNER]
 IDLE = [*range(GpuState.LOADED_IDLE, GpuState.UNKNOWN)]
-ROUNDING_GPUS = 1e-6
 
 
 class GpuUse(NamedTuple):
@@ -91,6 +100,8 @@ class GpuUse(NamedTuple):
 
     states: FloatColumn  # float64[S, W], S of GpuState
     causes: FloatColumn  # float64[C, W], C of IdleCause
+    of_pod: IntColumn  # int64[P], GpuState; all that are ready and awake as `SERVING`
+    held: FloatColumn  # float64[P], part of a replica that is on nodes
 
 
 class GpuNeed(NamedTuple):
@@ -101,24 +112,16 @@ class GpuNeed(NamedTuple):
     beyond: FloatColumn  # wanted beyond the highest count that is allowed
 
 
-class PoolUse(NamedTuple):
-    """The devices of pools by state. Pools that share node groups are one row, and so is a group of no pool."""
-
-    pools: tuple[tuple[int, ...], ...]  # [R], of the fleet
-    groups: tuple[tuple[int, ...], ...]  # [R], of the fleet
-    states: FloatColumn  # float64[S, R]; NaN: `FREE`, where the size is not known
-    devices: FloatColumn  # float64[R], those that nodes offer, or that pods hold where these are more; NaN: unknown
-
-
 def find_use(inp: TickInput, decision: Decision) -> GpuUse:
     """Return what the replicas of a tick are used for."""
-    states, loaded_idle = _count_pods(inp, decision)
-    ready, needed = states[GpuState.SERVING].copy(), _needed(decision)
+    of_pod, held = _states_of_pods(inp.fleet, decision)
+    states, loaded_idle = _count_pods(inp, decision, of_pod, held)
+    ready, needed = states[GpuState.SERVING].copy(), _needed(inp, decision)
     is_known = ~np.isnan(needed)
     needed = np.where(is_known, needed, np.inf)
     idle = np.minimum(loaded_idle, ready)
     below = ready - idle  # the highest ones are those that are measured idle
-    tops = _tops(decision)
+    tops = _tops(inp, decision)
     kept = _by_cause(tops, decision, needed, below)
     floor = kept[FLOORS].sum(axis=0)
     states[GpuState.SERVING] = np.where(is_known, np.minimum(needed, below), 0.0)
@@ -131,15 +134,17 @@ def find_use(inp: TickInput, decision: Decision) -> GpuUse:
         needed_but_idle = np.minimum(needed, ready) - np.minimum(needed, below)
         causes[IdleCause.LOAD] = np.where(is_known, needed_but_idle, 0.0)
         causes[IdleCause.UNKNOWN_LOAD] += np.where(is_known, 0.0, idle)
-    causes[IdleCause.COLD_START] += states[GpuState.WARMING]
-    causes[IdleCause.SLEEP] += states[GpuState.ASLEEP]
-    causes[IdleCause.DRAIN] += states[GpuState.DRAINING]
-    causes[IdleCause.FAILURE] += states[GpuState.FAILING]
-    return GpuUse(states, causes)
+    for state, cause in CAUSE_OF_STATE.items():
+        causes[cause] += states[state]
+    return GpuUse(states, causes, of_pod, held)
 
 
-def find_need(decision: Decision) -> GpuNeed:
-    """Return what the load needs and does not get in a tick."""
+def find_need(inp: TickInput, decision: Decision) -> GpuNeed:
+    """Return what the load needs and does not get in a tick.
+
+    The planner wants no more than the ceiling. So where the ceiling holds, the load itself, without headroom, tells the
+    least that is beyond it.
+    """
     stages, pending = ceil_replicas(decision.stages), decision.pending_by_class
     wanted = or_zero(stages[Stage.ALLOCATION - 1])
     cut = np.maximum(wanted - or_zero(stages[Stage.ALLOCATION]), 0.0)
@@ -147,18 +152,22 @@ def find_need(decision: Decision) -> GpuNeed:
     refused = pending[PendingClass.QUOTA] + pending[PendingClass.IMPOSSIBLE]  # `cut` may have left these out
     missing = np.maximum(wanted - decision.observation.ready, 0.0)
     lacking = np.minimum(np.maximum(cut + without, refused), missing)
-    beyond = or_zero(stages[Stage.BOUNDS - 1] - stages[Stage.BOUNDS])
-    return GpuNeed(_needed(decision), or_zero(lacking), np.maximum(beyond, 0.0))
+    bounded = stages[Stage.BOUNDS]
+    carrying = ceil_replicas(count_carrying(np.maximum(decision.plan.demand, 0.0)))  # a fit that is off is below zero
+    by_load = np.where(bounded >= inp.spec.max_replicas, carrying, np.nan)
+    beyond = or_zero(np.fmax(stages[Stage.BOUNDS - 1], by_load) - bounded)
+    return GpuNeed(_needed(inp, decision), or_zero(lacking), np.maximum(beyond, 0.0))
 
 
-def _count_pods(inp: TickInput, decision: Decision) -> tuple[FloatColumn, FloatColumn]:
-    """Return the replicas by state, all that are ready as `SERVING`; and those loaded and idle: NaN: unknown."""
-    fleet, rows = inp.fleet, len(inp.fleet.workloads)
-    asleep, leaves = decision.sleep_orders.asleep, fleet.pod_terminating
-    if len(asleep) != len(fleet.pods):
-        asleep = np.zeros(len(fleet.pods), dtype=bool)
-    ready = fleet.pod_ready & ~leaves & ~asleep
-    held = np.where(fleet.pod_ready | asleep | ~np.isnan(fleet.pod_scheduled_s), 1.0, 0.0)
+def _states_of_pods(fleet: Fleet, decision: Decision) -> tuple[IntColumn, FloatColumn]:
+    """Return `of_pod` and `held` of `GpuUse`."""
+    asleep, leaves = _asleep(fleet, decision), fleet.pod_terminating
+    waits = np.where(np.isin(fleet.pod_pending, CRASHING), GpuState.FAILING, GpuState.WARMING)
+    state = np.where(asleep, GpuState.ASLEEP, np.where(fleet.pod_ready, GpuState.SERVING, waits))
+    is_there = fleet.pod_ready | asleep | ~np.isnan(fleet.pod_scheduled_s)
+    if fleet.held is not None:
+        is_there |= np.isin(np.arange(len(is_there)), fleet.held.pod)
+    held = np.where(is_there, 1.0, 0.0)
     if fleet.parts:
         of = np.array([part.pod for part in fleet.parts])
         gpus = np.bincount(of, [part.gpus for part in fleet.parts], len(held))
@@ -166,25 +175,48 @@ def _count_pods(inp: TickInput, decision: Decision) -> tuple[FloatColumn, FloatC
             share = or_zero(gpus / fleet.gpus_per_replica[fleet.pod_workload])
         partly = (np.bincount(of, minlength=len(held)) > 0) & ~fleet.pod_ready
         held = np.where(partly, clip(share, 0.0, 1.0), held)
-    waits = np.where(np.isin(fleet.pod_pending, CRASHING), GpuState.FAILING, GpuState.WARMING)
-    state = np.where(asleep, GpuState.ASLEEP, np.where(fleet.pod_ready, GpuState.SERVING, waits))
-    state = np.where(leaves, GpuState.DRAINING, state)
+    return np.where(leaves, GpuState.DRAINING, state), held
+
+
+def _asleep(fleet: Fleet, decision: Decision) -> BoolColumn:
+    asleep = decision.sleep_orders.asleep
+    return asleep if len(asleep) == len(fleet.pods) else np.zeros(len(fleet.pods), dtype=bool)
+
+
+def _count_pods(
+    inp: TickInput, decision: Decision, of_pod: IntColumn, held: FloatColumn
+) -> tuple[FloatColumn, FloatColumn]:
+    """Return the replicas by state, all that are ready as `SERVING`; and those loaded and idle: NaN: unknown."""
+    fleet, rows = inp.fleet, len(inp.fleet.workloads)
     size = len(GpuState) * rows
-    states = np.bincount(state * rows + fleet.pod_workload, held, size).astype(np.float64).reshape(-1, rows)
-    ordered = np.where(leaves, 0.0, 1.0 - held)
+    states = np.bincount(of_pod * rows + fleet.pod_workload, held, size).astype(np.float64).reshape(-1, rows)
+    ordered = np.where(fleet.pod_terminating, 0.0, 1.0 - held)
     states[GpuState.ORDERED] = np.bincount(fleet.pod_workload, ordered, rows)
     states[GpuState.ORDERED] += np.maximum(or_zero(decision.observation.missing_pods), 0.0)
-    idle = gpu_activity.classify(inp.now_s, inp.samples.pods, ready)[2]
+    idle = gpu_activity.classify(inp.now_s, inp.samples.pods, of_pod == GpuState.SERVING)[2]
     known = np.flatnonzero(idle > 0)
     return states, np.bincount(fleet.pod_workload[known], minlength=rows).astype(np.float64)
 
 
-def _needed(decision: Decision) -> FloatColumn:
-    """Return the replicas that the load needs, whole; float64[W]. NaN: not known."""
+def _needed(inp: TickInput, decision: Decision) -> FloatColumn:
+    """Return the replicas that the load needs, whole; float64[W]. NaN: not known.
+
+    The planner's base replicas are no fewer than the policy's floor or the initial fleet, whatever the load is. Where
+    these decide, the present load counts instead.
+    """
+    plan, in_flight = decision.plan, requests_in_flight(decision.observation)
     planned = ~np.isnan(decision.recommendations[Signal.PLANNER])
-    by_signals = _strongest(decision, (Signal.PLANNER, Signal.SCHEDULE))
-    needed = np.fmax(by_signals, np.where(planned, decision.plan.base_replicas, np.nan))
+    demand = np.maximum(plan.demand, 0.0).astype(np.float32)
+    by_load = np.fmax(add_margin(demand, 0.0, 1.0).astype(np.float64), in_flight > 0)
+    is_floor = plan.base_replicas <= np.fmax(np.fmax(inp.spec.min_replicas, 1.0), _initial_fleet(plan))
+    base = np.where(is_floor & ~np.isnan(plan.demand), np.fmin(plan.base_replicas, by_load), plan.base_replicas)
+    needed = np.fmax(_strongest(decision, (Signal.PLANNER, Signal.SCHEDULE)), np.where(planned, base, np.nan))
     return np.maximum(ceil_replicas(needed), 0.0)
+
+
+def _initial_fleet(plan: Plan) -> FloatColumn:
+    """Return the initial fleet while no strategy requests less; float64[W], NaN: it does not count any more."""
+    return np.where(plan.observed_s < plan.warm_up_s, plan.initial_fleet, np.nan)
 
 
 def _strongest(decision: Decision, without: tuple[Signal, ...]) -> FloatColumn:
@@ -193,8 +225,8 @@ def _strongest(decision: Decision, without: tuple[Signal, ...]) -> FloatColumn:
     return np.asarray(np.fmax.reduce(np.array(signals), axis=0))
 
 
-def _tops(decision: Decision) -> FloatColumn:
-    """Return up to which replica each layer reaches: three of `DEMAND`, one of each further stage; float64[2 + G, W].
+def _tops(inp: TickInput, decision: Decision) -> FloatColumn:
+    """Return up to which replica each layer reaches: five of `DEMAND`, one of each further stage; float64[4 + G, W].
 
     They ascend. A stage keeps no replica that a later one takes away.
     """
@@ -204,7 +236,9 @@ def _tops(decision: Decision) -> FloatColumn:
     others = or_zero(ceil_replicas(_strongest(decision, (Signal.SCHEDULE,))))
     planned = ~np.isnan(decision.recommendations[Signal.PLANNER])
     by_strategy = np.where(planned, or_zero(ceil_replicas(decision.plan.strategy_replicas)), 0.0)
-    first = np.minimum([np.minimum(by_strategy, others), others], reach[Stage.DEMAND])
+    by_floor = np.minimum(or_zero(inp.spec.min_replicas), by_strategy)  # no strategy requests less, nor than these
+    at_first = np.maximum(by_floor, np.minimum(or_zero(_initial_fleet(decision.plan)), by_strategy))
+    first = np.minimum([by_floor, at_first, by_strategy, others], np.minimum(others, reach[Stage.DEMAND]))
     return np.concatenate([first, reach])
 
 
@@ -214,60 +248,14 @@ def _by_cause(tops: FloatColumn, decision: Decision, least: FloatColumn, most: F
     edges = np.concatenate([low[None], clip(tops, low, most), most[None]])
     layers = np.diff(edges, axis=0)
     kept = np.zeros((len(IdleCause), len(most)))
+    floor, at_first, by_strategy, for_queue, window, *by_stage = layers
     by_peak = ~np.isnan(decision.plan.peak_expires_in_s)
-    kept[IdleCause.HELD_PEAK] = np.where(by_peak, layers[0], 0.0)
-    kept[IdleCause.STRATEGY] = np.where(by_peak, 0.0, layers[0])
-    kept[IdleCause.INITIAL_FLEET] = layers[1]
-    kept[IdleCause.WINDOW] = layers[2]
-    for stage, layer in zip(list(Stage)[1:], layers[3:], strict=False):
+    kept[IdleCause.FLOOR] = floor
+    kept[IdleCause.HELD_PEAK] = np.where(by_peak, by_strategy, 0.0)
+    kept[IdleCause.STRATEGY] = np.where(by_peak, 0.0, by_strategy) + for_queue  # none is removed while a queue is late
+    kept[IdleCause.INITIAL_FLEET] = at_first
+    kept[IdleCause.WINDOW] = window
+    for stage, layer in zip(list(Stage)[1:], by_stage, strict=False):
         kept[OF_STAGE[stage]] += layer
     kept[IdleCause.LEAVING] = layers[-1]
     return kept
-
-
-def find_pool_use(fleet: Fleet, use: GpuUse) -> PoolUse:
-    """Return what the devices of all pools are used for; over the states they add up to the devices of each."""
-    groups = fleet.groups
-    row_of_pool, row_of_group, rows = _join(groups.admitted)
-    owner = np.append(row_of_pool, rows)[fleet.pool]
-    each, known = or_zero(fleet.gpus_per_replica), ~np.isnan(fleet.gpus_per_replica)
-    states = np.zeros((len(GpuState), rows))
-    for state in range(GpuState.ORDERED):
-        states[state] = np.bincount(owner, use.states[state] * each, rows + 1)[:rows]
-    held = states.sum(axis=0)
-    offered, used = _sum(groups.allocatable, row_of_group, rows), _sum(groups.used, row_of_group, rows)
-    without_groups = np.bincount(row_of_group, minlength=rows) == 0
-    offered = np.where(without_groups, np.nan, offered)
-    states[GpuState.OTHER] = _sum(or_zero(groups.used_by_others), row_of_group, rows)
-    unsized = np.bincount(owner[~known], minlength=rows + 1)[:rows] > 0
-    rest = np.maximum(offered - states[GpuState.OTHER] - held, 0.0)
-    more = np.where(np.isnan(used), np.where(unsized, or_zero(rest), 0.0), np.maximum(used - held, 0.0))
-    states[GpuState.UNKNOWN] += np.where(more > ROUNDING_GPUS, more, 0.0)
-    taken = states.sum(axis=0)
-    states[GpuState.FREE] = np.maximum(offered - taken, 0.0)
-    members = tuple(tuple(np.flatnonzero(row_of_pool == row).tolist()) for row in range(rows))
-    lines = tuple(tuple(np.flatnonzero(row_of_group == row).tolist()) for row in range(rows))
-    return PoolUse(members, lines, states, np.maximum(offered, taken))
-
-
-def _sum(amounts: FloatColumn, row_of_group: IntColumn, rows: int) -> FloatColumn:
-    """Return the sum of each row; float64[R]. NaN: one of its groups is not known."""
-    return np.bincount(row_of_group, amounts, rows).astype(np.float64)
-
-
-def _join(admitted: BoolColumn) -> tuple[IntColumn, IntColumn, int]:
-    """Return the row of each pool and of each group, int64[N] and int64[G], and how many rows there are.
-
-    Pools with a group in common have the same row. admitted: bool[N, G].
-    """
-    count, others = admitted.shape
-    pool, group = np.nonzero(admitted)
-    of_pool, of_group = np.arange(count), count + np.arange(others)
-    while True:
-        before = of_pool.copy()
-        np.minimum.at(of_group, group, of_pool[pool])
-        np.minimum.at(of_pool, pool, of_group[group])
-        if (of_pool == before).all():
-            break
-    names, row = np.unique(np.concatenate([of_pool, of_group]), return_inverse=True)
-    return row[:count], row[count:], len(names)

@@ -1,5 +1,6 @@
-"""The tally: what each workload held and served between two ticks, for totals, records and reports. Nothing decides
-by it.
+"""The tally: what each workload served between two ticks, for totals, records and reports. Nothing decides by it.
+
+What it held is in `gpu_totals`.
 
 Requests and tokens are the growth of the counters of pods that both ticks have read, as they are: unlike the
 observation it neither smooths nor estimates. A counter that fell was reset, and has counted from 0 since.
@@ -30,10 +31,6 @@ class Tally(Columns):
     """Sums of each workload over a time; float64[W]."""
 
     seconds: FloatColumn
-    gpu_s: FloatColumn  # GPUs of the replicas that there were (spec.replicas), times seconds; 0: GPUs are not known
-    decided_gpu_s: FloatColumn  # likewise of those that were decided
-    usd: FloatColumn  # price of `gpu_s`; 0: not priced
-    decided_usd: FloatColumn
     changes: FloatColumn  # of the decided count
     arrived: FloatColumn  # requests: those that ended, and the growth of those in flight
     finished: FloatColumn
@@ -92,18 +89,11 @@ def _since(before: TallyState, inp: TickInput, decided: FloatColumn) -> Tally:
     def then(column: FloatColumn) -> FloatColumn:
         return np.where(known, column[row] if len(column) else 0.0, 0.0)
 
-    gpu_s = seconds * or_zero(fleet.gpus_per_replica)
-    usd = seconds / 3600 * (or_zero(inp.variants.cost) if inp.variants is not None else np.zeros(rows))
-    held, wanted = then(before.inp.fleet.present_replicas), then(before.decided)
     grown = {name: np.where(counted, column, 0.0) for name, column in _grow(before.inp, inp).items()}
     in_flight = np.where(counted, _in_flight(inp) - then(_in_flight(before.inp)), 0.0)
     return Tally(
         seconds=seconds,
-        gpu_s=gpu_s * held,
-        decided_gpu_s=gpu_s * wanted,
-        usd=usd * held,
-        decided_usd=usd * wanted,
-        changes=(known & (decided != wanted)).astype(np.float64),
+        changes=(known & (decided != then(before.decided))).astype(np.float64),
         arrived=np.maximum(grown["finished"] + in_flight, 0.0),
         kv_s=seconds * _sum(inp, inp.samples.pods.kv_usage),
         running_s=seconds * _sum(inp, inp.samples.pods.running),

@@ -99,7 +99,7 @@ def test_a_short_burst_is_queued_and_orders_nothing():
     rules = spec(max_wait_s=5.0, concurrency=16.0, tolerance=0.1, target_usage=0.8, down_stabilization_s=300.0)
     service = FluidQueue(rules, replicas=4)
     service.run(lambda _: 9.0, 120)  # it has been full before, so that it is known what it can do
-    service.run(lambda _: 3.5, 1800)
+    service.run(lambda _: 3.5, 900)
     before, began = service.counts[-1], len(service.waits)
     service.run(lambda t: 11.0 if t < 5 else 3.5, 600)
     after = list(zip(service.waits[began:], service.counts[began:], strict=True))
@@ -170,10 +170,10 @@ def busy(per_s: float) -> float:
 
 @pytest.fixture(scope="module")
 def ramped() -> tuple[FluidQueue, Decision]:
-    """Ten minutes of little load, an hour in which it grows tenfold, and three in which it stays."""
+    """Ten minutes of little load, an hour in which it grows tenfold, and two in which it stays."""
     service = with_gaps(3)
     service.run(lambda _: 0.4, 600)
-    return service, service.run(lambda t: min(0.4 + t / 1000, 4.0), 4 * 3600)
+    return service, service.run(lambda t: min(0.4 + t / 1000, 4.0), 3 * 3600)
 
 
 def test_planner_takes_over_and_settles_when_gaps_are_counted(ramped):
@@ -205,7 +205,7 @@ def test_planner_drains_a_queue_within_five_cold_starts(ramped):
 def test_replicas_are_kept_when_no_engine_was_ever_idle():
     """Half of ten are busy from the start, so the speed of an idle engine is unknown."""
     service = with_gaps(10)
-    decision = service.run(lambda _: 8.0, 3600)
+    decision = service.run(lambda _: 8.0, 1800)
     assert decision.recommendations[Signal.PLANNER, 0] > 0
     assert min(service.counts) >= busy(8.0)
     assert service.counts[-1] <= 2 * busy(8.0)
@@ -228,7 +228,7 @@ def test_planner_follows_a_wave_and_few_requests_wait():
 
 def test_a_stated_capacity_stands_and_no_rule_overrides_it():
     service = FluidQueue(shipped("interactive", concurrency=16.0), replicas=3, every_s=15.0, idle_gap_s=0.01)
-    decision = service.run(lambda _: 4.0, 3600)
+    decision = service.run(lambda _: 4.0, 1800)
     assert np.isnan(decision.recommendations[Signal.PLANNER, 0])
     assert decision.recommendations[Signal.CONCURRENCY, 0] > 0
 
@@ -244,7 +244,7 @@ def test_each_side_of_a_pair_is_sized_by_its_own_work():
     pair = PairedEngines(paired(), (4, 2), transfer_s=0.5)
     pair.run(lambda _: 15.0, 900)
     pair.prefilled.clear()
-    decision = pair.run(lambda _: 15.0, 2700)
+    decision = pair.run(lambda _: 15.0, 1500)
     assert (decision.recommendations[Signal.PLANNER] > 0).all()
     assert decision.plan.demand[0] == pytest.approx(15 * 1960 / 25_000, rel=0.25)
     assert 1 / decision.plan.prompt_token_s[0] == pytest.approx(25_000, rel=0.2)

@@ -19,7 +19,7 @@ OWNER, BORROWER = 0, 1
 class Lending:
     """An owner of eight GPUs and a borrower that owns four, all of them in use at first.
 
-    A pod that leaves drains for two minutes, and holds its GPU and its quota for so long. A pod that has no room waits
+    A pod that leaves drains for two minutes, and holds its GPU and its quota meanwhile. A pod that has no room waits
     as `waits` says: for a node, for a queue, or it is not even created (None).
     """
 

@@ -69,7 +69,7 @@ def test_signals_shrink_after_a_window_when_the_planner_stops():
     assert replicas(decision) < 8
 
 
-@pytest.mark.parametrize("floor", [1.0, 2.0])
+@pytest.mark.parametrize("floor", [pytest.param(1.0, marks=pytest.mark.long), 2.0])
 def test_an_idle_workload_goes_to_zero_from_any_floor(floor):
     rules = spec(min_replicas=floor, max_replicas=8.0, idle_after_s=600.0, **LEARNED)
     story, cluster = Serving(rules), fleet([2])
@@ -174,6 +174,13 @@ def test_any_sign_of_work_keeps_it_awake():
     assert decision.replicas.tolist() == [1, 1, 1, 1, 1, 0]
 
 
+def test_idle_time_begins_when_the_last_leaving_pod_is_done():
+    cluster = replace(fleet([2], replicas=[1]), pod_terminating=np.array([False, True]))
+    story = Story(spec(idle_after_s=10.0))
+    story.watch(cluster, 25.0, 5.0, running=np.array([0.0, 1.0]))  # 5 s later it would be stuck
+    assert [replicas(story.tick(cluster)) for _ in range(3)] == [1, 0, 0]
+
+
 @pytest.mark.parametrize(("idle_after_s", "left"), [(math.nan, [1, 1]), (7200.0, [0, 2])])
 def test_without_scale_to_zero_the_floor_is_no_equals_to_take(idle_after_s, left):
     """One rests, the other has work for two, and there are two GPUs."""
@@ -210,12 +217,12 @@ def test_an_unready_replica_is_removed_when_no_request_waits():
 
 
 def test_unready_replicas_stay_when_the_gateway_reports_arrivals():
-    for front in ({"gateway_waiting": 0.0, "gateway_arrivals_per_s": 0.01}, {"gateway_arrivals_per_s": 0.0}, {}):
-        story = Story(spec(**NIGHT))
-        stuck = fleet([0], [1], pod_pending=np.array([PendingCause.CRASH_LOOP]))
-        assert replicas(story.watch(stuck, 3000, 30, **front)) == 1
-    without_zero = Story(spec(down_stabilization_s=60.0))
-    assert replicas(without_zero.watch(fleet([0], [3]), 3000, 30, gateway_waiting=0.0)) == 3
+    """So they do where the gateway tells of no queue, or of nothing, and without scale-to-zero."""
+    story = Story(spec(4, **NIGHT | {"idle_after_s": np.array([600.0, 600.0, 600.0, NAN])}))
+    front = {"gateway_waiting": np.array([0.0, NAN, NAN, 0.0]), "gateway_arrivals_per_s": np.array([0.01, 0, NAN, NAN])}
+    causes = np.array([*[PendingCause.CRASH_LOOP] * 3, *[PendingCause.NONE] * 3])
+    stuck = fleet([0] * 4, [1, 1, 1, 3], pod_pending=causes)
+    assert story.watch(stuck, 3000, 30, **front).replicas.tolist() == [1, 1, 1, 3]
 
 
 def test_a_starting_replica_is_kept_for_one_cold_start():

@@ -32,6 +32,7 @@ from autoscaler.sim.demo import scenario
 from autoscaler.sim.engine.profile_file import find
 from bench.studies.shapes import generate
 from tests.core.recordings import replay
+from tests.lab.replay import synthetic
 
 DATA = Path(__file__).parent.parent / "data" / "decisions"
 
@@ -94,7 +95,7 @@ def of_demo() -> Counts:
     policies = load((shipped(), scenario.POLICIES)).policies
     cases = []
     for number, workload in enumerate(scenario.demo_scenario(1).workloads):
-        day = transform.generate(workload.deployment.name, workload.shape, 9 * 3600.0, number)
+        day = synthetic.generate(workload.deployment.name, workload.shape, 9 * 3600.0, number)
         cases.append(
             Case(
                 transform.clip(day, 8 * 3600.0, 9 * 3600.0),

@@ -15,6 +15,7 @@ from autoscaler.core.allocate import retries, variants
 from autoscaler.core.allocate.retries import Failures
 from autoscaler.core.model.fleet import WITHOUT_ROOM, Fleet
 from autoscaler.core.model.types import TickInput
+from autoscaler.core.model.variants import Variants
 from autoscaler.core.observe.pending import count_pending_replicas, count_pods, count_undecided
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.supply.tenants import fit_replicas, place_tenants
@@ -106,11 +107,8 @@ class Mixes(NamedTuple):
     ) -> Mixed:
         chosen = required
         if self.inp.variants is not None:
-            running = self.running._replace(vacant=vacant)
-            chosen, base = (
-                variants.choose(count, running, self.requests_each, self.movable, self.inp.variants, self.inp.spec)
-                for count in (required, base)
-            )
+            fleet = self._fleet(self.inp.variants, vacant, self.movable)
+            chosen, base = variants.choose(required, fleet), variants.choose(base, fleet)
         # Load that moves from one variant to another takes base replicas there too.
         base = np.fmin(base, chosen)
         return Mixed(required, chosen, base, share(chosen, base), vacant)
@@ -122,18 +120,15 @@ class Mixes(NamedTuple):
         """
         if self.inp.variants is None:
             return mixed.chosen, overpaid
-        return variants.exchange(
-            mixed.required,
-            mixed.chosen,
-            self.running._replace(vacant=np.fmin(mixed.vacant, _count_free(self.inp.fleet, taking))),
-            self.requests_each,
-            self.movable & (mixed.allocated >= mixed.chosen),
-            self.inp.variants,
-            self.inp.spec,
-            self.observed.observation.cold_start_s,
-            np.minimum(self.observed.elapsed_s(self.inp.now_s), MAX_INTERVAL_S),
-            overpaid,
-        )
+        vacant = np.fmin(mixed.vacant, _count_free(self.inp.fleet, taking))
+        fleet = self._fleet(self.inp.variants, vacant, self.movable & (mixed.allocated >= mixed.chosen))
+        elapsed_s = np.minimum(self.observed.elapsed_s(self.inp.now_s), MAX_INTERVAL_S)
+        cold_start_s = self.observed.observation.cold_start_s
+        return variants.exchange(mixed.required, mixed.chosen, fleet, cold_start_s, elapsed_s, overpaid)
+
+    def _fleet(self, rows: Variants, vacant: FloatColumn, movable: BoolColumn) -> variants.VariantFleet:
+        running = self.running._replace(vacant=vacant)
+        return variants.VariantFleet(running, self.requests_each, movable, rows, self.inp.spec)
 
 
 def _count_free(fleet: Fleet, taken: FloatColumn) -> FloatColumn:

@@ -125,7 +125,7 @@ class _Contest(NamedTuple):
         of_tenants = self.counted & np.any([limit.row >= 0 for limit in self.tenants], axis=0)
         shared = None
         while shared is None:
-            rows = np.flatnonzero(is_short | in_pool | of_tenants)
+            rows = np.flatnonzero(in_pool | of_tenants)
             most = np.where(in_pool & ~is_short, np.inf, self.claims.replicas_when_short)
             requested = np.fmax(np.where(demands.ours, np.fmin(claimed, most), reserved), reserved)
             requests = self._request(rows, in_pool, reserved, requested)

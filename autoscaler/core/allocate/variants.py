@@ -40,34 +40,34 @@ class VariantReplicas(NamedTuple):
     vacant: FloatColumn  # further replicas for which there are GPUs; infinity: not known
 
 
-def choose(
-    desired: FloatColumn,
-    running: VariantReplicas,
-    requests_each: FloatColumn,
-    movable: BoolColumn,
-    variants: Variants,
-    spec: Spec,
-) -> FloatColumn:
-    """Share the load of each service among its variants, by cost; float64[W].
+class VariantFleet(NamedTuple):
+    """The workloads between which the load of a service may move; every column [W].
 
-    desired: float64[W], replicas. requests_each: float64[W], requests that one replica is planned for.
-    movable: bool[W], load may move to or from it. Others keep the desired count: those whose capacity is unknown, whose
-    inputs are not trusted, or whose count the daemon does not set.
+    Workloads that are not movable keep the desired count: those whose capacity is unknown, whose inputs are not
+    trusted, or whose count the daemon does not set.
+    """
+
+    running: VariantReplicas
+    requests_each: FloatColumn  # float64, requests that one replica is planned for
+    movable: BoolColumn  # load may move to or from it
+    variants: Variants
+    spec: Spec
+
+
+def choose(desired: FloatColumn, fleet: VariantFleet) -> FloatColumn:
+    """Share the load of each service among its variants, by cost; float64[W]. desired: float64[W], replicas.
+
     Load for which no variant has GPUs stays with the cheapest, whose pool may give it priority.
     The result has at least the capacity of `desired`, in whole replicas, within each workload's bounds.
     """
-    services = _Services.of(desired, running, requests_each, movable, variants, spec)
+    services = _Services.of(desired, fleet)
     return desired if services is None else services.write(desired, services.chosen())
 
 
 def exchange(
     desired: FloatColumn,
     chosen: FloatColumn,
-    running: VariantReplicas,
-    requests_each: FloatColumn,
-    movable: BoolColumn,
-    variants: Variants,
-    spec: Spec,
+    fleet: VariantFleet,
     cold_start_s: FloatColumn,
     elapsed_s: FloatColumn,
     overpaid: FloatColumn,
@@ -78,7 +78,7 @@ def exchange(
     overpaid: float64[W], by service, in the currency of `variants`; NaN: nothing. An exchange begins when the service
     has overpaid the cold starts that it takes.
     """
-    services = _Services.of(desired, running, requests_each, movable, variants, spec)
+    services = _Services.of(desired, fleet)
     if services is None:
         return chosen, np.full(len(chosen), np.nan)
     present, ideal, cost = services.matrix(chosen), services.ideal(), services.cost
@@ -111,16 +111,9 @@ class _Services(NamedTuple):
     )
 
     @classmethod
-    def of(
-        cls,
-        desired: FloatColumn,
-        running: VariantReplicas,
-        requests_each: FloatColumn,
-        movable: BoolColumn,
-        variants: Variants,
-        spec: Spec,
-    ) -> _Services | None:
+    def of(cls, desired: FloatColumn, fleet: VariantFleet) -> _Services | None:
         """Return None if no service has movable load."""
+        running, requests_each, movable, variants, spec = fleet
         shared = (variants.service >= 0) & movable & (requests_each > 0) & ~np.isnan(desired)
         rows = np.flatnonzero(shared)
         if not len(rows):

@@ -188,4 +188,4 @@ def _latest_due(inp: TickInput, due_s: FloatColumn) -> FloatColumn:
     np.fmax.at(by_pool, pool, due_s)
     by_group = np.where(admitted, by_pool[:-1, None], -np.inf).max(axis=0, initial=-np.inf)
     shared = np.where(admitted, by_group, -np.inf).max(axis=1, initial=-np.inf)
-    return np.where(pool >= 0, np.append(shared, -np.inf)[pool], -np.inf)
+    return np.append(shared, -np.inf)[pool]

@@ -18,13 +18,25 @@ MAY_WAIT_S = 60.0
 WEAK = " (a weak sign: profiling counters are off, and GPU_UTIL alone tells)"
 
 
+REPLAYED = frozenset(
+    {
+        Diagnosis.IDLE_AND_LOADED,
+        Diagnosis.MEMORY_BOUND_DECODE,
+        Diagnosis.COMPUTE_BOUND_PREFILL,
+        Diagnosis.COMMUNICATION_BOUND,
+        Diagnosis.FEW_REQUESTS,
+    }
+)
+"""Diagnoses whose changes a report replays on history; a tick has none."""
+
+
 class GpuWords(NamedTuple):
     """What the GPUs of a workload do, in words without a full stop."""
 
     diagnosis: str  # published name of the Diagnosis, or "unknown"
     weak: bool  # GPU_UTIL alone tells
     sentence: str
-    change: str  # one change to consider; "": none. What it saves is not known here
+    change: str  # one change to consider, and what replays its saving; "": none
 
 
 class Circumstances(NamedTuple):
@@ -57,7 +69,10 @@ def describe(row: TickRow) -> GpuWords:
         holds_requests=not math.isnan(row.observed("gateway_waiting")),
     )
     said = words + (WEAK if weak and diagnosis.known else "")
-    return GpuWords(diagnosis.state, weak, said, find_change(diagnosis, now))
+    change = find_change(diagnosis, now)
+    if diagnosis in REPLAYED and not now.is_side and not change.startswith("none"):
+        change += "; `vllm-autoscaler report` replays what it saves"
+    return GpuWords(diagnosis.state, weak, said, change)
 
 
 def find_change(diagnosis: Diagnosis, now: Circumstances) -> str:
@@ -90,8 +105,8 @@ def _less(now: Circumstances) -> str:
     """Word what to do with replicas that hold a GPU for nothing."""
     if now.sleep_replicas > 0:
         return "none: idle replicas sleep by its policy" if now.asleep > 0 else "sleep of idle replicas"
+    if not now.holds_requests and not math.isfinite(now.idle_after_s):
+        return "sleep of idle replicas, or a smaller slice: no gateway is known to hold requests at zero"
     if math.isnan(now.idle_after_s):
-        if not now.holds_requests:
-            return "sleep of idle replicas, or a smaller slice: no gateway is known to hold requests at zero"
-        return "scale to zero (scaleToZero.idleAfter), which `vllm-autoscaler demand` replays"
+        return "scale to zero (scaleToZero.idleAfter)"
     return "none: its policy lets it go to zero"

@@ -136,16 +136,29 @@ def _peak(row: TickRow, replicas: float) -> Words:
 
 def _constant_count(row: TickRow, replicas: float) -> Words:
     """Word that a constant count is the cheapest, and which surges it is kept for."""
-    constant, surges, kept_s = row.figures.constant_replicas, row.planned("surges"), row.planned("surge_counts_s")
+    constant, surges = row.figures.constant_replicas, row.planned("surges")
     is_cut = replicas >= row.spec("max_replicas") and replicas < constant
-    kept = tell(" (the only surge counts for {surge_counts_s} more)", surge_counts_s=seconds(kept_s))
     several = tell(" ({surges} surges count)", surges=number(surges))
     return tell(
         "because a constant count of {constant_replicas}{beyond} is the cheapest now, misses included{kept}",
         constant_replicas=number(constant if is_cut else replicas),
         beyond=tell("{beyond:, more than the maximum,}") if is_cut else NOTHING,
-        kept=several if surges > 1 else kept if kept_s > 0 else NOTHING,
+        kept=several if surges > 1 else _only_surge(row),
     )
+
+
+def _only_surge(row: TickRow) -> Words:
+    """Word until when the only surge counts; nothing: there is none that does.
+
+    That is as long after its end as had been observed by then, which grows for as long as the surge lasts.
+    """
+    kept_s, observed_s = row.planned("surge_counts_s"), row.figures.observed_s
+    if not kept_s > 0:
+        return NOTHING
+    if kept_s < observed_s:
+        return tell(" (the only surge counts for {surge_counts_s} more)", surge_counts_s=seconds(kept_s))
+    at_least = seconds(observed_s)
+    return tell(" (the only surge counts for at least {surge_lasts_s} after its end)", surge_lasts_s=at_least)
 
 
 def _season(row: TickRow) -> Words:

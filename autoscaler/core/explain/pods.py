@@ -93,10 +93,13 @@ def _pending(row: TickRow) -> list[tuple[PendingCause | None, float]]:
     causes = fleet.pod_pending[(fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating]
     pods: dict[PendingCause | None, float] = {why: float(np.sum(causes == why)) for why in _PENDING if why}
     pods[PendingCause.NONE] = row.observed("pending") - sum(pods.values())
-    all_pods = float(row.decision.observation.pods[row.row])
-    impossible = all_pods - (0.0 if fits_nowhere(fleet)[row.row] else float(fleet.obstacles.fits[row.row]))
     pods[None] = 0.0
-    for why in WITHOUT_ROOM:
+    without_room = [why for why in WITHOUT_ROOM if pods[why] > 0]
+    impossible = 0.0
+    if without_room:  # `fits_nowhere` is computed for all workloads
+        fits = 0.0 if fits_nowhere(fleet)[row.row] else float(fleet.obstacles.fits[row.row])
+        impossible = float(row.decision.observation.pods[row.row]) - fits
+    for why in without_room:
         moved = min(pods[why], max(impossible - pods[None], 0.0))
         pods[why] -= moved
         pods[None] += moved

@@ -201,8 +201,10 @@ def _reset(row: TickRow, current: int, desired: int) -> Words:
 
 
 def _held(row: TickRow) -> Words:
-    """Word who has set the count for a while, where the decision is the same count; nothing: nobody."""
+    """Word what would keep the count, where the decision is the same count: a pause, or who has set it for a while."""
     foreign, owner = row.inp.fleet.foreign, row.inp.fleet.other_owner[row.row]
+    if not owner and row.inp.fleet.paused[row.row] and not row.changed(Stage.OWNER):
+        return tell("{paused:scaling is paused}")
     if not owner or foreign is None or math.isnan(foreign.owned_until_s[row.row]) or row.changed(Stage.OWNER):
         return NOTHING
     return tell("{holder} holds it", holder=owner) + stages.owned_for(row)

@@ -184,7 +184,8 @@ def _awake_until(row: TickRow) -> Words:
     if row.observed("gateway_silent_s") > row.spec("max_input_age_s"):
         return Words(", because ") + _silent_gateway(row)
     if not math.isnan(row.idle_after_s):
-        left_s = row.idle_after_s - float(row.decision.idle_s[row.row])
+        idle_s = float(row.decision.idle_s[row.row])
+        left_s = row.idle_after_s - idle_s if idle_s > 0 else 0.0  # nobody knows when present work ends
         end = tell(", {idle_left_s} from now", idle_left_s=seconds(left_s)) if left_s > 0 else NOTHING
         quiet = tell(" until there has been no work for {idle_after_s}", idle_after_s=seconds(row.idle_after_s))
         return quiet + end

@@ -113,6 +113,25 @@ class PodPart(NamedTuple):
     gpus: float  # it holds
 
 
+class HeldDevices(NamedTuple):
+    """Devices of nodes that pods of managed workloads hold, by what the pods themselves request.
+
+    Templates do not tell: pods of an earlier one may hold others. Nor do node groups: what strays hold is in groups of
+    its own there, and in those of its nodes here.
+    """
+
+    workload: IntColumn  # int64[H]
+    pod: IntColumn  # int64[H], row of the replica; -1: none is known
+    group: IntColumn  # int64[H], the node group that has them
+    devices: FloatColumn  # float64[H]
+    allocatable: FloatColumn  # float64[G], devices of each node group but those of strays, which are the last ones
+
+    def on_rows(self, pod_id: IntColumn) -> HeldDevices:
+        """Return these with rows instead of ids of replicas. pod_id: int64[P], ascending."""
+        row = np.searchsorted(pod_id, self.pod)
+        return self._replace(pod=np.where(np.append(pod_id, -1)[row] == self.pod, row, -1))
+
+
 class Pool(NamedTuple):
     """GPUs of one resource name and product, on the nodes that admit a workload."""
 
@@ -237,7 +256,7 @@ class PendingClass(PublishedEnum):
     QUEUED = 2  # its pod waits for admission by a queue, or for another controller that removes its scheduling gates
     NO_ROOM = 3, "without room"  # its pod waits for GPUs or other resources that pods hold
     QUOTA = 4, "refused or without pod"  # by a quota or an admission policy, or because its controller does nothing
-    IMPOSSIBLE = 5  # the nodes that admit it cannot hold so many, even if they were empty
+    IMPOSSIBLE = 5  # the nodes that admit it cannot hold the desired replicas, even if they were empty
     CRASHING = 6  # its container crashes, or cannot be started, or its pods end before they are ready
     STUCK_STARTING = 7  # it has been starting for longer than any cold start, or no scheduler answers for its pod
 
@@ -337,6 +356,7 @@ class Fleet:
     parts: tuple[PodPart, ...] = ()  # of replicas of several pods, those that are on nodes
     pod_slots: FloatColumn | None = None  # float64[P], requests it runs at once by its command line; NaN, None: unknown
     foreign: ForeignCounts | None = None  # None: no count is foreign
+    held: HeldDevices | None = None  # None: each replica holds what its template states
 
     @cached_property
     def is_ours(self) -> BoolColumn:

@@ -10,7 +10,7 @@ import numpy as np
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, or_zero
 
 BIN_S = 900.0
-"""Length of a bin: short beside a rise of the load in the morning, and a week has only 1.3 KB."""
+"""Length of a bin: short compared with a rise of the load in the morning, and a week has only 1.3 KB."""
 
 MAX_BINS_AHEAD = 8
 """Bins that are looked ahead at most: two hours, longer than any cold start."""

@@ -130,7 +130,7 @@ class Plan(Columns):
     day_ago_load: FloatColumn  # highest load of a day ago, from this time of day until the next cold start is over
     week_ago_load: FloatColumn  # likewise of a week ago
     surges: FloatColumn  # that were seen since the process began
-    surge_counts_s: FloatColumn  # seconds until the only one that ended does not count any more; NaN: there is none
+    surge_counts_s: FloatColumn  # seconds until the only one that has just ended counts no more; NaN: there is none
     forecast: Forecast  # replicas for the load of a day and of a week ago
 
 

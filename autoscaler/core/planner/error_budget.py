@@ -51,14 +51,13 @@ def update_error_budget(
     missed, counted = miss_curve.count_by_objective(stats.totals)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = miss_curve.combine_objectives(np.where(counted > 0, missed / counted, 0.0))
-    observed = interval.observed_s > 0
     fade = np.exp(-interval.observed_s / stats.window_s)
     counted_now = counted.max(axis=0)
     missed_now = share * counted_now
     after = ErrorBudget(
         missed=budget.missed * fade + missed_now,
         counted=budget.counted * fade + counted_now,
-        served=budget.served * fade + np.where(observed, interval.arrivals, 0.0),
+        served=budget.served * fade + np.where(interval.observed_s > 0, interval.arrivals, 0.0),
         served_s=budget.served_s * fade + interval.observed_s,
     )
     return after, missed_now

@@ -16,8 +16,7 @@ from autoscaler.core.model.forecast import BIN_S, BINS
 from autoscaler.core.planner.strategies import Float32Column
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, or_zero
 
-DAY_BINS = 96
-WEEK_BINS = 7 * DAY_BINS
+DAY_BINS, WEEK_BINS = 96, 7 * 96
 
 MIN_KNOWN_SHARE = 0.5
 """Share of a bin that must have been observed for its load to be known."""
@@ -68,7 +67,7 @@ def find_past_loads(season: Season, ahead_s: FloatColumn, now_s: float | Timesta
 def expect_load(season: Season) -> tuple[Float32Column, BoolColumn]:
     """Return the load to expect in the present bin and in each of the next ones, and whether a week ago tells it.
 
-    float32[BINS, W], NaN: not known, and bool[BINS, W]. What the last complete bin lacked beside a day and a week ago
+    float32[BINS, W], NaN: not known, and bool[BINS, W]. What the last complete bin lacked of a day and a week ago
     is taken from all bins. So a day that begins like a holiday is expected to go on like one, but for later rises.
     """
     day, week = (each.astype(np.float32) for each in _look_ahead(season))
@@ -77,10 +76,9 @@ def expect_load(season: Season) -> tuple[Float32Column, BoolColumn]:
     return np.maximum(np.fmax(day, week) - lacking, 0.0), ~(week <= day) & ~np.isnan(week)
 
 
-def _look_ahead(season: Season) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.float16]]:
+def _look_ahead(season: Season) -> list[npt.NDArray[np.float16]]:
     """Return the load of a day and of a week ago in the present bin and in each of the next ones; float16[BINS, W]."""
-    day, week = (season.load[first - BINS : first][::-1] for first in (DAY_BINS, WEEK_BINS))
-    return day, week
+    return [season.load[first - BINS : first][::-1] for first in (DAY_BINS, WEEK_BINS)]
 
 
 def is_unknown(season: Season) -> BoolColumn:

@@ -13,12 +13,8 @@ import numpy as np
 from autoscaler.core.measure import miss_curve, offered_load, replica_speed
 from autoscaler.core.measure.batch_room import measure_batch_room_s
 from autoscaler.core.measure.interval import Interval, IntervalStats
-from autoscaler.core.measure.miss_curve import MissCounts
 from autoscaler.core.measure.offered_load import OfferedLoad
-from autoscaler.core.measure.replica_speed import ReplicaSpeed
 from autoscaler.core.planner import error_budget, load_history, season, shadow_fleets, strategies
-from autoscaler.core.planner.error_budget import ErrorBudget
-from autoscaler.core.planner.load_history import LoadHistory
 from autoscaler.core.planner.season import Season
 from autoscaler.core.planner.shadow_fleets import ShadowFleets
 from autoscaler.core.planner.strategies import Float32Column
@@ -62,12 +58,12 @@ class StrategyState(Columns):
     first_token_limit_s: PerObjective[FloatColumn]  # limit that misses were counted against; NaN: none
     itl_objective_s: PerObjective[FloatColumn]  # likewise
 
-    speed: ReplicaSpeed
+    speed: replica_speed.ReplicaSpeed
     offered_load: OfferedLoad
-    history: Transient[LoadHistory]
+    history: Transient[load_history.LoadHistory]
     season: Season
-    miss_counts: PerObjective[MissCounts]
-    budget: ErrorBudget
+    miss_counts: PerObjective[miss_curve.MissCounts]
+    budget: error_budget.ErrorBudget
     shadow: ShadowFleets
     surges: PerObjective[Surges]
 
@@ -86,8 +82,7 @@ class StrategyState(Columns):
 def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float) -> StrategyState:
     """Let all shadow fleets serve the interval since the last update, and select a strategy."""
     before = _reset_changed_objectives(before, stats)
-    interval_s = now_s - before.last_updated_s
-    interval_s = np.where(interval_s > 0, interval_s, 0.0)  # NaN: there was no update before
+    interval_s = or_zero(np.maximum(now_s - before.last_updated_s, 0.0))  # NaN: there was no update before
     speed, fitted = replica_speed.update_replica_speed(before.speed, stats.totals, interval_s)
     load, arrivals = offered_load.update_offered_load(before.offered_load, stats, fitted.idle_gap_s, speed, interval_s)
     # Nothing is counted without a policy: there is no ceiling for a shadow fleet, and no objective to miss.

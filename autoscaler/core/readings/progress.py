@@ -12,6 +12,7 @@ import numpy as np
 
 from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.readings.pod_deltas import PodDeltas, PodReadings
+from autoscaler.core.readings.rates import RATE_WINDOW_S
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, or_zero, replace
 
 PROGRESS_COUNTERS = ("gaps", "generation_tokens", "steps", "first_tokens", "finished", "prompt_tokens", "rejections")
@@ -34,9 +35,6 @@ REPLACEMENT_S = 1800.0
 
 GROWING_S = 120.0
 """A stuck pod whose requests increased within this long still receives requests."""
-
-RATE_WINDOW_S = 30.0
-"""Time constant of the token rate."""
 
 
 @dataclass(frozen=True)

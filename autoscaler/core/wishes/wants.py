@@ -12,7 +12,7 @@ from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 AHEAD_S = 3600.0
-"""Windows and rises that begin within this time count as begun: so long may the weights of a large model take on a
+"""Windows and rises that begin within this time count as begun: that is how long the weights of a large model take on a
 slow network."""
 
 SPARE_FRACTION = 0.25  # of the peak: a higher one, or nodes that others fill

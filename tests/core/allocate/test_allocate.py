@@ -35,9 +35,11 @@ def test_load_taken_over_from_a_variant_is_no_headroom():
     ("pool_gpus", "kinds"),
     [
         ((4.0, 100.0), ()),
-        ((math.nan, math.nan), ()),
+        pytest.param((math.nan, math.nan), (), marks=pytest.mark.long),
         ((100.0, 100.0), (quotas([0, -1], [4]),)),
-        ((math.nan, math.nan), (quotas([0, 1], [4, 20], cohort="all", borrowing=[0, 0]),)),
+        pytest.param(
+            (math.nan, math.nan), (quotas([0, 1], [4, 20], cohort="all", borrowing=[0, 0]),), marks=pytest.mark.long
+        ),
     ],
     ids=["sizes known", "pods wait for GPUs", "quota", "quota of a cohort"],
 )
@@ -86,7 +88,7 @@ def test_a_pending_pod_of_a_rollout_moves_no_load():
 
 @pytest.mark.parametrize(
     ("cheap_gpus", "quota", "settled"),
-    [(8.0, 9.0, (6, 1)), (4.0, 9.0, (4, 2)), (8.0, 4.0, (4, 2))],
+    [(8.0, 9.0, (6, 1)), pytest.param(4.0, 9.0, (4, 2), marks=pytest.mark.long), (8.0, 4.0, (4, 2))],
     ids=["free GPUs", "none", "none within the quota"],
 )
 def test_a_dear_replica_is_replaced_when_it_has_overpaid(cheap_gpus, quota, settled):
@@ -115,7 +117,15 @@ def test_a_dear_replica_is_replaced_when_it_has_overpaid(cheap_gpus, quota, sett
     assert any(exchanges) == (settled != (4, 2))
 
 
-@pytest.mark.parametrize("obstacle", ["refused", "crashing", "queued", "no node"])
+@pytest.mark.parametrize(
+    "obstacle",
+    [
+        "refused",
+        pytest.param("crashing", marks=pytest.mark.long),
+        pytest.param("queued", marks=pytest.mark.long),
+        "no node",
+    ],
+)
 def test_variant_is_tried_less_often_when_its_replicas_fail(obstacle):
     """Fifty requests, ten for each replica. Of the cheap variant only one replica ever runs.
 

@@ -169,7 +169,7 @@ MOVES = st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["still", "towards
 
 @given(MOVES, st.sampled_from([0.0, 15.0, 60.0]))
 def test_answer_is_not_followed_when_the_count_stands_for_long(moves: list[tuple[int, str]], delay_s: float):
-    """Beside plain Python: time runs from the last step towards the answer, or since the answer changed sides."""
+    """As plain Python: time runs from the last step towards the answer, or since the answer changed sides."""
     held = limits(wake_s=delay_s, grow_s=delay_s, shrink_s=delay_s, zero_s=delay_s)
     count, state, now_s = 4, AnswerState.blank(2), 0.0
     side, since_s = 0, 0.0

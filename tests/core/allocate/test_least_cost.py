@@ -31,7 +31,10 @@ def problems(seed, services, variants):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variants", "mean", "most"), [(2, 0.001, 0.05), (3, 0.005, 0.15), (6, 0.01, 0.2)])
+@pytest.mark.parametrize(
+    ("variants", "mean", "most"),
+    [(2, 0.001, 0.05), pytest.param(3, 0.005, 0.15, marks=pytest.mark.long), (6, 0.01, 0.2)],
+)
 def test_cost_is_within_the_stated_gap_of_an_exact_solver(variants, mean, most):
     requests, room, each, cost = problems(1, 150, variants)
     found = (cover(requests, room, each, cost) * cost).sum(axis=1)

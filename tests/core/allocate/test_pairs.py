@@ -92,6 +92,7 @@ def test_both_sides_are_cut_when_their_pool_is_short():
     assert cut((3, 3), [3], first=1) == [1, 2]
     assert cut((2, 8), [5], least=4) == [1, 4]
     assert cut((3, 3), [4], each=(2.0, 1.0)) == [1, 2]
+    assert cut((31, 5), [10], each=(3.0, 2.0), first=1) == [2, 2]  # a third prefill replica leaves one GPU for decode
 
 
 def test_no_side_stands_without_the_other():

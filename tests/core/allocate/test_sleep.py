@@ -190,6 +190,16 @@ def test_time_of_a_wake_up_is_learned(probe):
     assert decision.observation.cold_start_s[0] == 60
 
 
+@pytest.mark.parametrize(
+    ("wake_s", "since_s", "overdue"),
+    [(15, 120, False), (15, 121, True), (60, 180, False), (60, 181, True), (60, 1080, True), (60, 1081, False)],
+)
+def test_a_wake_up_is_overdue_after_three_times_the_usual(wake_s: float, since_s: float, overdue: bool):
+    pods = replace(PodSleep.blank(1), last_wake_ordered_s=np.array([1000.0 - since_s]))
+    inp = world(1000.0, fleet([1]), spec())
+    assert is_overdue(inp, np.array([float(wake_s)]), pods).tolist() == [overdue]
+
+
 # --- orders of many workloads
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.allocate.variants import VariantReplicas, choose, exchange
+from autoscaler.core.allocate.variants import VariantFleet, VariantReplicas, choose, exchange
 from autoscaler.core.model.variants import Variants
 from tests.core.world import spec
 
@@ -29,14 +29,14 @@ def chosen(
     **columns,
 ):
     rows = len(desired)
-    return choose(
-        np.array(desired, float),
+    fleet = VariantFleet(
         VariantReplicas(*(np.array(column, float) for column in (current, not_running, starting, vacant))),
         np.array(each, float),
         np.array(movable),
         Variants(np.array(service), np.array(cost, float), None if spot is None else np.array(spot)),
         spec(rows, **columns),
-    ).tolist()
+    )
+    return choose(np.array(desired, float), fleet).tolist()
 
 
 def test_the_variants_grow_at_least_cost():
@@ -98,11 +98,10 @@ def exchanged(
     each, movable, rules = np.array(requests_each), np.ones(rows, bool), spec(rows, **columns)
     variants = Variants(np.zeros(rows, int), np.array(cost), None if spot is None else np.array(spot))
     wanted = np.array(desired, float)
-    picked = choose(wanted, running, each, movable, variants, rules)
+    fleet = VariantFleet(running, each, movable, variants, rules)
+    picked = choose(wanted, fleet)
     cold_start_s, elapsed = np.full(rows, 360.0), np.full(rows, elapsed_s)
-    counts, paid = exchange(
-        wanted, picked, running, each, movable, variants, rules, cold_start_s, elapsed, np.full(rows, overpaid)
-    )
+    counts, paid = exchange(wanted, picked, fleet, cold_start_s, elapsed, np.full(rows, overpaid))
     return counts.tolist(), paid.tolist()
 
 
@@ -219,8 +218,8 @@ def test_a_floor_on_demand_is_kept_and_spot_comes_first(table, preferences):
     rules = spec(len(desired), min_replicas=1.0, max_replicas=8.0, on_demand_floor=first.tolist())
     running = VariantReplicas(current, np.zeros(len(desired)), np.zeros(len(desired)), vacant)
     variants, all_rows = Variants(service.astype(int), cost, spot), np.ones(len(desired), bool)
-    result = choose(desired, running, each, all_rows, variants, rules)
-    plain = choose(desired, running, each, all_rows, replace(variants, may_be_spot=None), rules)
+    result = choose(desired, VariantFleet(running, each, all_rows, variants, rules))
+    plain = choose(desired, VariantFleet(running, each, all_rows, replace(variants, may_be_spot=None), rules))
     room = np.minimum(np.fmax(8 - np.fmin(current, 8), 0), vacant)
     for number in np.unique(service[service >= 0]):
         members = service == number
@@ -249,7 +248,7 @@ def test_services_keep_capacity_and_workloads_their_bounds(table):
     all_rows, variants = np.ones(len(desired), bool), Variants(service.astype(int), cost)
     not_running = np.minimum(not_running, current)
     running = VariantReplicas(current, not_running, np.zeros(len(desired)), vacant)
-    result = choose(desired, running, each, all_rows, variants, rules)
+    result = choose(desired, VariantFleet(running, each, all_rows, variants, rules))
     assert (result == np.floor(result)).all()
     assert (result <= 8).all()
     assert (result[desired > 0] >= 1).all()

@@ -62,6 +62,7 @@ def cases() -> dict[str, Callable[[], ExplainedStory]]:
     window = Schedule(*(np.array([[value]]) for value in (1000.0, 9000.0, 4.0, NAN)))
     scarce = {"pool_gpus": np.array([3.0])}
     busy = {"running": 10.0, "waiting": 7.0}
+    gpu = {"gpu_time_s": 1300.0, "fb_usage": 0.9, "tensor_active": 0.3}
     return {
         "planner": planner_story,
         "concurrency": lambda: one_tick(fleet([2]), running=20.0, waiting=24.0),
@@ -91,6 +92,7 @@ def cases() -> dict[str, Callable[[], ExplainedStory]]:
             fleet([1]), batch, watched_s=200, quiet={"running": 1.0}, running=10.0, waiting=31.0
         ),
         "idle soon": lambda: one_tick(fleet([1]), quiet_night, watched_s=300),
+        "computes at idle": lambda: one_tick(fleet([1]), quiet_night, watched_s=300, **gpu),
         "idle": lambda: one_tick(fleet([1]), quiet_night, watched_s=1000),
         "idle, as the budget bears": lambda: one_tick(
             fleet([1]), budgeted, watched_s=1000, quiet={"gateway_waiting": 0.0}, gateway_waiting=0.0
@@ -125,6 +127,7 @@ def cases() -> dict[str, Callable[[], ExplainedStory]]:
         ),
         "reserve": headroom_story,
         "paused": lambda: one_tick(fleet([1], paused=np.array([True])), **busy),
+        "paused at what is right": lambda: one_tick(fleet([1], paused=np.array([True])), running=5.0),
         "held": lambda: one_tick(
             fleet(
                 [6],

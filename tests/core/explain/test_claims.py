@@ -23,7 +23,7 @@ from autoscaler.core.model.variants import Variants
 from autoscaler.lab.compare.experiment import goal_from_policy
 from autoscaler.lab.replay.case import Case
 from autoscaler.lab.replay.engine.gpu_pool import GpuPool
-from autoscaler.lab.replay.inputs.transform import clip, generate
+from autoscaler.lab.replay.inputs.transform import clip
 from autoscaler.lab.replay.policy_scaler import PolicyFleetScaler
 from autoscaler.lab.replay.run import run_fleet
 from autoscaler.sim.demo import scenario as demo
@@ -32,6 +32,9 @@ from tests.core.explain.stories import CASES, NAN, ExplainedServing, ExplainedSt
 from tests.core.recordings import series
 from tests.core.serving import LEARNED
 from tests.core.world import fleet, node_groups, quotas, spec
+from tests.lab.replay.synthetic import generate
+
+pytestmark = pytest.mark.slow
 
 
 class Sentences:
@@ -58,7 +61,6 @@ def test_every_claim_holds_in_a_story(name, leading):
         claims.check(story.input, story.decision, row, story.explain(row, leading=leading), leading)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["load", "kv-bound"])
 def test_every_claim_holds_in_a_recording(name):
     row = spec_row(load(()).policies["interactive"].spec)
@@ -110,7 +112,6 @@ def test_every_claim_holds_in_a_simulated_demo():
     assert {"demand", "both", "kept_window_s"} <= product.sentences.kinds.keys()
 
 
-@pytest.mark.slow
 def test_every_claim_holds_while_the_load_changes():
     """A busy hour, a surge with late requests, silence, and a slow return, with a pool that is too small for two."""
     rules = spec(2, cold_start_s=60.0, min_replicas=[1.0, 2.0], max_replicas=[20.0, 6.0], **LEARNED)
@@ -258,7 +259,6 @@ class Worlds:
         return sentences
 
 
-@pytest.mark.slow
 @given(st.integers(0, 2**32))
 def test_every_claim_holds_in_generated_worlds(seed):
     Worlds(seed).check()

@@ -61,7 +61,7 @@ TOLD = [field.name for field in fields(Plan) if field.name != "forecast"]
 def made(rules=None, asked=4.0, read=READ, **plan):
     """A tick whose forecast is made up: what it knows is stated here, the rest of it is real.
 
-    read: counters of the pods, beside those that a world has by itself.
+    read: counters of the pods, in addition to those that a world has by itself.
     """
     story = Story(rules or spec(concurrency=NAN))
     story.tick(fleet([4]), running=4.0)

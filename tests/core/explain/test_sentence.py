@@ -171,6 +171,7 @@ def test_every_signal_is_named_when_it_is_the_strongest(signal):
         ("stabilization", Stage.STABILIZATION),
         ("slow growth", Stage.STABILIZATION),
         ("idle soon", Stage.IDLE),
+        ("computes at idle", Stage.IDLE),
         ("idle, as the budget bears", Stage.IDLE),
         ("idle without gateway", Stage.IDLE),
         ("never idle", Stage.IDLE),
@@ -218,6 +219,10 @@ def test_the_sentence_says_for_how_long_a_count_of_others_holds():
     owner = "a manual change by kubectl owns the count"
     assert f"{owner} for 295 s more" in explained("owner for a while").sentence
     assert "a manual change by kubectl holds it for 295 s more" in explained("holds what is right").sentence
+    assert "scaling is paused" in explained("paused").sentence
+    paused = explained("paused at what is right")
+    assert (paused.bound, paused.current, paused.wanted) == ("", 1, 1)
+    assert "scaling is paused" in paused.sentence
     reset = explained("reset")
     assert (reset.current, reset.wanted) == (1, 4)
     assert reset.sentence.startswith("Scales up from 1 to 4 replicas: ")
@@ -289,6 +294,12 @@ def test_the_end_is_named_when_a_window_is_not_full():
 def test_the_time_until_zero_is_named():
     until = "one replica stays until there has been no work for 15 min, 10 min from now"
     assert until in explained("idle soon").sentence
+
+
+def test_no_time_until_zero_is_named_while_a_gpu_computes():
+    """It would slide: no request runs, but the time without work begins when the GPU is still."""
+    until = "one replica stays until there has been no work for 15 min ("
+    assert until in explained("computes at idle").sentence
 
 
 def test_the_end_of_a_pre_warm_window_is_named():
@@ -431,6 +442,12 @@ CONSTANT_8 = {"strategy": float(PEAK_STRATEGIES), "constant_count": 8.0}
             {**CONSTANT_8, "surges": 1.0, "surge_counts_s": 1500.0},
             "because a constant count of 8 is the cheapest now, misses included "
             "(the only surge counts for 25 min more)",
+        ),
+        (
+            8.0,
+            {**CONSTANT_8, "surges": 1.0, "surge_counts_s": 9000.0},
+            "because a constant count of 8 is the cheapest now, misses included "
+            "(the only surge counts for at least 2.5 h after its end)",
         ),
         (
             8.0,

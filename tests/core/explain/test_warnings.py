@@ -1,4 +1,4 @@
-"""Warnings about a workload beside the decision."""
+"""Warnings about a workload in addition to the decision."""
 
 from dataclasses import replace
 

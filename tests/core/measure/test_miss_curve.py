@@ -214,6 +214,7 @@ def test_small_unavoidable_share_takes_longer_to_be_believed(minutes, share):
 
 def test_long_prompts_are_unavoidable_once_enough_were_counted():
     assert unavoidable(NOTHING, NOTHING, *prompts(9.0, 300.0))[0] == pytest.approx(0.03)
+    assert unavoidable(NOTHING, NOTHING, *prompts(3.0, MIN_PROMPTS))[0] == pytest.approx(0.03)
     assert unavoidable(NOTHING, NOTHING, *prompts(3.0, MIN_PROMPTS - 1))[0] == 0
 
 

@@ -51,8 +51,10 @@ def test_working_off_a_queue_is_no_demand():
 
 def test_demand_is_measured_by_arrivals_when_gaps_are_too_few():
     totals = {"generating_pods": 0.0, "token_rate": 0.0, "first_tokens": 0.0}
-    after = update(run([3.0] * 100), make_stats(1.0, totals=totals))
+    before = run([3.0] * 100)
+    after = update(before, make_stats(1.0, totals=totals))
     assert after.offered_load.demand[0] == pytest.approx(1.0, rel=0.01)
+    assert after.offered_load.requests[0] == before.offered_load.requests[0], "what was served weighs as much as before"
 
 
 def test_demand_is_scaled_to_pods_that_were_not_read():

@@ -102,15 +102,20 @@ def test_the_reason_is_said_when_nothing_is_known():
     ("rules", "columns", "change"),
     [
         ({}, {}, "sleep of idle replicas, or a smaller slice"),
+        ({"idle_after_s": np.inf}, {}, "sleep of idle replicas, or a smaller slice"),
+        ({"idle_after_s": np.inf}, {"gateway_waiting": 0.0}, "its policy lets it go to zero"),
         ({}, {"gateway_waiting": 0.0, "gateway_arrivals_per_s": 0.0}, "scale to zero"),
         ({"idle_after_s": 600.0}, {"gateway_waiting": 0.0}, "its policy lets it go to zero"),
     ],
 )
 def test_an_idle_workload_is_told_what_its_policy_allows(rules, columns, change):
     _, row = diagnosed(Story(spec(**rules)), 1, **columns)
-    assert change in describe(row).change
+    said = describe(row).change
+    assert change in said
+    assert ("`vllm-autoscaler report` replays" in said) == (not said.startswith("none"))
 
 
+@pytest.mark.slow
 @given(st.sampled_from([0.0, 0.2, 1.0, np.nan]), st.sampled_from([0.0, 0.9, np.nan]), st.sampled_from([np.nan, 0.0]))
 def test_gpus_alone_change_no_count(active, fb_usage, util):
     gpu = {"fb_usage": fb_usage, "tensor_active": active, "sm_active": active, "gpu_util": util}

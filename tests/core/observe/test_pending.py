@@ -29,7 +29,7 @@ def report(rows=1, **columns):
 
 
 def loads(cluster, *running):
-    """So many requests run per workload, spread over its ready pods."""
+    """This many requests run per workload, spread over its ready pods."""
     return {"running": np.array(running, dtype=float)[cluster.pod_workload]}
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from autoscaler.core.model.fleet import PendingCause
+from autoscaler.core.observe import load
 from autoscaler.core.observe.gateways import GATEWAY_REMEMBERED_S, UNSERVED_S
 from tests.core.recordings import DATA, clients, columns, replay
-from tests.core.world import Story, fleet, observe_first, observe_once, spec
+from tests.core.world import Story, fleet, observe_first, observe_once, samples, spec
 
 pytestmark = pytest.mark.slow
 
@@ -452,3 +453,12 @@ def test_request_that_finds_no_replica_counts_until_one_serves():
     story.tick(none, gateway_arrivals_per_s=0.5)
     assert story.tick(fleet([1]), **quiet).observation.gateway_arrivals_per_s[0] == 0
     assert story.tick(none, **quiet).replicas[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("reported", "slots"),
+    [((1.0, math.nan), 1), ((4.0, 8.0), 8), ((0.5, math.nan), np.inf), ((math.nan, math.nan), np.inf)],
+)
+def test_the_most_slots_of_a_replica_are_those_of_its_workload(reported: tuple[float, float], slots: float):
+    cluster = fleet([2])
+    assert load.slots(cluster, samples(cluster, 0.0, max_running=np.array(reported)).pods).tolist() == [slots]

@@ -1,7 +1,9 @@
 """Scale to zero within the error budget: what wake-ups would have cost, and the idle timeout that this allows."""
 
 import math
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -217,7 +219,7 @@ def test_no_timeout_is_selected_when_the_policy_is_not_auto(stated):
 
 def test_no_timeout_is_selected_before_the_first_request():
     workload = Workload()
-    workload.serve([0.0] * 10_000)
+    workload.serve([0.0] * 2_000)
     assert math.isnan(workload.timeout_s)
 
 
@@ -345,6 +347,13 @@ def serve_sparsely(story, hours, cluster=ONE):
     return served
 
 
+@cache
+def two_hours_of_three():
+    """Three workloads that served sparsely; the second has no budget. Also return their requests."""
+    story = Story(spec(3, **AUTO, attainment=np.array([0.9, 0.9999, 0.9])))
+    return story, serve_sparsely(story, 2, fleet([1, 1, 1]))
+
+
 def rest(story, served, minutes, cluster=ONE, **gateway):
     """Return the last decision of a time without requests."""
     counters = dict.fromkeys(("finished", "first_tokens", "generation_tokens"), served)
@@ -355,8 +364,7 @@ def rest(story, served, minutes, cluster=ONE, **gateway):
 
 def test_workload_goes_to_zero_when_budget_and_gateway_allow_it():
     """The first of three; the second has no budget, and the gateway of the third ends to tell."""
-    story, three = Story(spec(3, **AUTO, attainment=np.array([0.9, 0.9999, 0.9]))), fleet([1, 1, 1])
-    served, told = serve_sparsely(story, 2, three), np.array([0.0, 0.0, math.nan])
+    (story, served), three, told = deepcopy(two_hours_of_three()), fleet([1, 1, 1]), np.array([0.0, 0.0, math.nan])
     assert rest(story, served, 1, three, gateway_waiting=told).replicas.tolist() == [1, 1, 1]
     decision = rest(story, served, 3, three, gateway_waiting=told)
     assert decision.replicas.tolist() == [0, 1, 1]
@@ -368,11 +376,10 @@ def test_workload_goes_to_zero_when_budget_and_gateway_allow_it():
 
 def test_workload_stays_when_only_leaving_pods_hold_requests():
     """A node is drained: the pod still generates three answers, and its successor has no work yet."""
-    leaving = fleet([2], replicas=[1], pod_terminating=np.array([True, False]))
-    story, answers = Story(spec(**AUTO, attainment=0.9)), np.array([3.0, 0.0])
-    serve_sparsely(story, 2)
+    (story, _), is_leaving = deepcopy(two_hours_of_three()), np.array([True, False, False, False])
+    leaving = fleet([2, 1, 1], replicas=[1, 1, 1], pod_terminating=is_leaving)
     for number in range(30):
-        tokens = 1e4 + np.array([500.0 * number, 0.0])
+        answers, tokens = 3.0 * is_leaving, 1e4 + 500.0 * number * is_leaving
         decision = story.tick(
             leaving, 20.0, running=answers, generation_tokens=tokens, gaps=tokens, gateway_waiting=0.0
         )

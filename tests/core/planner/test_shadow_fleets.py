@@ -51,10 +51,10 @@ def requested_by_count(state):
 @pytest.mark.parametrize(
     ("cold_start_s", "slots", "kept_asleep", "wake_s"),
     [
-        (30.0, 0.0, 0.0, 0.0),
+        pytest.param(30.0, 0.0, 0.0, 0.0, marks=pytest.mark.long),
         (60.0, 0.0, 0.0, 0.0),
         (120.0, 4.0, 0.0, 0.0),
-        (120.0, 0.0, 2.0, 15.0),
+        pytest.param(120.0, 0.0, 2.0, 15.0, marks=pytest.mark.long),
         (120.0, 0.0, 2.0, 45.0),
     ],
 )

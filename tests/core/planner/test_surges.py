@@ -85,7 +85,7 @@ def test_queues_are_forgotten_when_a_surge_stays_alone(parts, is_forgotten):
 
 
 def test_a_young_service_waits_for_as_long_as_it_was_watched():
-    """Peaks are held for ten cold starts, which is 40 minutes here; nobody would wait so long after a first surge."""
+    """Peaks are held for ten cold starts, which is 40 minutes here; nobody would wait that long after a first surge."""
     beginning = (20, QUIET), (20, HIGH)
     assert queue_missed(follow(*beginning, (35, QUIET), cold_start_s=240.0)) > 0
     assert queue_missed(follow(*beginning, (50, QUIET), cold_start_s=240.0)) == 0

@@ -55,6 +55,7 @@ def test_with_requests_waiting_what_runs_is_what_fits():
     engine.run(30, running=40)
     known = engine.run(120, running=4, waiting=30)
     assert known["concurrency"] == pytest.approx(4, abs=2)
+    assert known["confidence"] == pytest.approx(1 - math.exp(-120 / CONFIDENT_AFTER_S), abs=0.05)
     known = engine.run(300, running=4, waiting=30)
     assert known["concurrency"] == pytest.approx(4, abs=0.1)
     assert known["confidence"] > 0.7

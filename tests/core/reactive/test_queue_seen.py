@@ -11,8 +11,10 @@ GOAL_S = 10.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase_s", [0, 2, 4])
-@pytest.mark.parametrize(("before", "before_s"), [(IDLE, 60), (IDLE, 300), (LIGHT, 300)])
+@pytest.mark.parametrize("phase_s", [0, pytest.param(2, marks=pytest.mark.long), 4])
+@pytest.mark.parametrize(
+    ("before", "before_s"), [(IDLE, 60), pytest.param(IDLE, 300, marks=pytest.mark.long), (LIGHT, 300)]
+)
 def test_a_queue_is_answered_within_ten_seconds(before, before_s, phase_s):
     found = measure_reaction(shipped("interactive"), before, before_s, 5, phase_s)
     assert found.waiting >= 5

@@ -90,6 +90,16 @@ def test_token_rates_over_what_a_replica_computes_and_writes():
     assert recommended(Signal.DECODE, found, each=each, rules=spec(target_usage=0.75)) == pytest.approx(4)
 
 
+def test_tokens_of_leaving_pods_count_on_top():
+    leaving = {"draining_prompt_tokens_per_s": 2250, "draining_generation_tokens_per_s": 750}
+    found = observation(prompt_tokens_per_s=9000, generation_tokens_per_s=3000, **leaving)
+    each = capacity(prefill_tokens_per_s=5000, decode_tokens_per_s=1000)
+    assert recommended(Signal.PREFILL, found, each=each, rules=spec(target_usage=0.9)) == pytest.approx(2.5)
+    assert recommended(Signal.DECODE, found, each=each, rules=spec(target_usage=0.75)) == pytest.approx(5)
+    running = observation(running=40, waiting=8, draining_requests=16)
+    assert recommended(Signal.CONCURRENCY, running, rules=spec(target_usage=0.8)) == pytest.approx(4)
+
+
 def test_without_a_known_capacity_token_rates_have_no_opinion():
     found = observation(prompt_tokens_per_s=9000, generation_tokens_per_s=3000)
     assert math.isnan(recommended(Signal.PREFILL, found))
@@ -102,6 +112,8 @@ def test_without_a_known_capacity_token_rates_have_no_opinion():
 def test_kv_cache_grows_in_proportion_when_usage_is_over_target():
     found = observation(ready=3, reporting=3, kv_usage=0.9)
     assert recommended(Signal.KV_CACHE, found, rules=spec(kv_target_usage=0.8)) == pytest.approx(3.375)
+    leaving = observation(ready=3, reporting=3, kv_usage=0.9, draining_kv_usage=0.8)
+    assert recommended(Signal.KV_CACHE, leaving, rules=spec(kv_target_usage=0.8)) == pytest.approx(4.375)
 
 
 def test_an_empty_cache_is_no_reason_for_less():
@@ -311,6 +323,25 @@ def test_wake_up_adds_one_when_a_sleeping_engine_holds_requests():
 def test_wake_up_adds_one_when_requests_wait_before_a_sleeper():
     found = observation(replicas=1, ready=0, reporting=0, asleep=1, gateway_waiting=1)
     assert recommended(Signal.WAKE, found) == 2
+
+
+def test_one_replica_stands_in_for_a_stuck_one():
+    found = observation(ready=1, reporting=1, stuck=1, gateway_waiting=200, stuck_min_replicas=2)
+    assert recommended(Signal.WAKE, found) == 2
+
+
+def test_a_queue_at_the_gateway_needs_one_awake_replica():
+    found = asleep(gateway_waiting=64)
+    recommendations = signals.recommend(world(NOW_S, fleet([0]), spec()), observed(found), capacity())
+    assert recommendations.signals[Signal.WAKE, 0] > 1
+    assert signals.beside_queue(found, recommendations.signals)[0] == 1
+
+
+def test_running_requests_count_without_their_queue():
+    found = observation(running=30, waiting=90, prompt_tokens_per_s=1000)
+    inp, each = world(NOW_S, fleet([2]), spec(target_usage=0.75)), capacity(prefill_tokens_per_s=2000)
+    recommendations = signals.recommend(inp, observed(found), each)
+    assert signals.without_queue(inp, found, each, recommendations.signals)[0] == pytest.approx(2)
 
 
 # --- all together

@@ -87,6 +87,12 @@ def test_a_fall_by_the_last_step_is_a_late_answer():
     assert [watch.tokens(count) for count in (1000, 1100, 1020, 1120)] == [1000, 1100, 1020, 1120]
 
 
+def test_a_step_back_from_an_impossible_count_allows_no_fall():
+    watch = Watch()
+    read = [watch.tokens(count) for count in (1000, 1010, 0, 1020, 900)]
+    assert [math.isnan(count) for count in read] == [False, False, True, False, True]
+
+
 def test_a_counter_that_goes_up_and_down_is_doubted():
     watch = Watch()
     samples_after = [watch.tokens(count) for count in (0, 1000, 0, 1000, 0)]

@@ -107,7 +107,9 @@ def single() -> Service:
     return deepcopy(_single())
 
 
-@pytest.mark.parametrize("waiting", [0.0, 3.0, 15.0])
+@pytest.mark.parametrize(
+    "waiting", [pytest.param(0.0, marks=pytest.mark.long), pytest.param(3.0, marks=pytest.mark.long), 15.0]
+)
 def test_fleet_never_grows_when_all_its_gauges_stand_still(waiting):
     service = served()
     before = service.replicas
@@ -268,7 +270,7 @@ def _beside(queue: float, service: Service) -> dict[str, Any]:
     return {"waiting": np.where(first, queue, 0.0), "kv_usage": np.where(first, 0.99, 0.3)}
 
 
-@pytest.mark.parametrize("grows_per_s", [0.0, 0.6])
+@pytest.mark.parametrize("grows_per_s", [pytest.param(0.0, marks=pytest.mark.long), 0.6])
 def test_the_fleet_comes_back_down_when_one_rank_of_a_pod_hangs(grows_per_s):
     service = served()
     before, service.counts = service.replicas, []

@@ -154,6 +154,12 @@ def test_implausible_readings_are_nan(table, value):
             assert np.isnan(getattr(believed, field.name)).all(), field.name
 
 
+def test_fractions_above_one_are_nan():
+    fractions = ("asleep", "kv_usage", "fb_usage", "tensor_active", "sm_active", "dram_active")
+    believed = readings.discard_implausible(pod(90.0, **dict.fromkeys(fractions, 1.01)), 100.0)
+    assert np.isnan([getattr(believed, name)[0] for name in fractions]).all()
+
+
 def test_plausible_readings_and_nan_are_unchanged():
     samples = replace(PodSamples.filled(2, 0.5), waiting=np.array([np.nan, 40.0]))
     believed = readings.discard_implausible(samples, 100.0)

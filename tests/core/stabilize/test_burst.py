@@ -200,10 +200,17 @@ def test_first_replica_clears_what_waits_at_the_gateway():
     assert not is_noise(found, arrivals_per_s=8.0, work_s=0.25)
 
 
-def test_ordered_replicas_drain_the_queue_in_one_more_cold_start():
+@pytest.mark.parametrize(
+    ("left", "drained_per_s"),
+    [(90.0, 3.0), (180.0, 4.0), (600.0, 10.0)],
+    ids=["half a start", "as arrivals", "a start"],
+)
+def test_ordered_replicas_drain_a_queue_within_half_a_cold_start(left, drained_per_s):
+    """It drains no faster than requests arrive, 4 each second, and within a cold start of 60 s at the latest."""
     inp = world(1000.0, fleet([1]), spec(target_usage=0.8))
-    projection = burst.Projection(*(np.array([value]) for value in (120.0, 75.0, 4.0, 4.0, 1.6)))
-    assert burst.replicas_to_drain(inp, observation(), projection)[0] == pytest.approx((4 + 2) / 1.28)
+    projection = burst.Projection(*(np.array([value]) for value in (left, 75.0, 4.0, 4.0, 1.6)))
+    needed = burst.replicas_to_drain(inp, observation(), projection)[0]
+    assert needed == pytest.approx(4 / 1.28 + drained_per_s / 1.6)
 
 
 def test_arrivals_of_some_readings_are_served_but_not_drained():

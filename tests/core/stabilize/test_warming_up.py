@@ -68,7 +68,7 @@ def test_a_restart_grows_nothing_when_no_request_waits(with_state):
     assert story.most(cluster, 600.0) == 3
 
 
-@pytest.mark.parametrize("hole_s", [45.0, 65.0, 600.0])
+@pytest.mark.parametrize("hole_s", [45.0, 65.0, pytest.param(600.0, marks=pytest.mark.long)])
 def test_a_gap_in_readings_grows_nothing_when_no_request_waits(hole_s):
     cluster = fleet([3])
     story = watched()

@@ -291,6 +291,13 @@ def test_a_pod_is_not_late_when_only_others_found_its_image():
     assert decision.starts.pod_late[-1]
 
 
+def test_the_usual_time_of_a_phase_is_known_after_one_start():
+    starts = Starts()
+    assert np.isnan(starts.see({"created_s": starts.story.now_s}).starts.pod_usual_s[-1])
+    starts.add()
+    assert np.isfinite(starts.see({"created_s": starts.story.now_s}).starts.pod_usual_s[-1])
+
+
 def test_pod_is_stuck_when_far_beyond_its_quantile():
     starts = steady()
     fetching = {"created_s": starts.story.now_s, "scheduled_s": starts.story.now_s}

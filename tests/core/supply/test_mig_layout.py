@@ -1,4 +1,4 @@
-"""MIG layouts: beside a search of all placements, and within the geometry of a GPU."""
+"""MIG layouts: compared with a search of all placements, and within the geometry of a GPU."""
 
 from collections import Counter
 from functools import cache

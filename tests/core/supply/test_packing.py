@@ -203,6 +203,13 @@ def test_no_gpu_is_given_twice_when_sizes_do_not_divide():
     assert share(seen, [1, 2, 2], priority=[9.0, 5.0, 0.0]) == [1, 1, 1]
 
 
+def test_enough_gpus_are_not_promised_where_no_node_has_them():
+    """Three GPUs are left for the first, on two nodes. Only the pool of the second has too few."""
+    seen = cluster([[3], [2]], [Replicas((3.0,), (0, 1)), Replicas((2.0,), (0,))])
+    assert share(seen, [1, 2], priority=[0.0, 9.0]) == [0, 1]
+    assert share(seen, [1, 2], priority=[9.0, 0.0]) == [1, 0]
+
+
 def test_new_replica_is_not_split_between_shared_groups():
     """Each of the first two leaves 2 GPUs of its own group, where the third needs 4 of either."""
     own = [Replicas((2.0,), (0,)), Replicas((2.0,), (1,))]

@@ -202,6 +202,8 @@ def test_window_counts_only_observations_within_it() -> None:
     assert pooled_quantile(0.5, [window]) == 1.5  # the first 100 came before the window
     window = push_all(window, [(100.0, reading(100, 104, 104)), (150.0, reading(100, 104, 104))])
     assert math.isnan(pooled_quantile(0.5, [window]))  # no request came for a minute
+    window = push_all(window, [(155.0, reading(101, 105, 105)), (210.0, reading(102, 107, 107))])
+    assert window.times_s == (150.0, 155.0, 210.0)  # the first is as old as the window is long
 
 
 def test_window_has_no_quantile_with_one_reading() -> None:
