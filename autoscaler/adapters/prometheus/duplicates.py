@@ -12,7 +12,7 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
 from autoscaler.adapters.prometheus.promql.labels import CLUSTER_LABELS
-from autoscaler.catalog.series import POD_LABELS, Labels
+from autoscaler.catalog.series import POD_LABELS, Labels, is_moved
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.table.columns import IntColumn
 
@@ -53,16 +53,29 @@ def cluster_of(labels: Labels) -> NamedCluster | None:
 
 
 def find_duplicates(vector: Vector, rows: IntColumn, fleet: Fleet) -> dict[Name, set[SeriesOrigin]]:
-    """Return the origins of pods that have several series in one answer. rows: as `PodJoin.rows` returns them."""
+    """Return the origins of pods that have several series in one answer. rows: as `PodJoin.rows` returns them.
+
+    Series of others about a pod that is scraped itself do not count, and any pod may write them, so their jobs and
+    clusters are not told.
+    """
     series_per_pod = np.bincount(rows[rows >= 0], minlength=len(fleet.pods))
-    found: dict[Name, set[SeriesOrigin]] = {}
+    found: dict[Name, dict[bool, set[SeriesOrigin]]] = {}  # by whether another pod may have written the series
     if not (series_per_pod > 1).any():
-        return found
+        return {}
     duplicate = (rows >= 0) & (series_per_pod[rows] > 1)
     for index in np.flatnonzero(duplicate)[:MAX_INSPECTED].tolist():
         pod = fleet.pods[rows[index]]
-        found.setdefault((pod.namespace, pod.name), set()).add(origin_of(parse_labels(vector.labels[index])))
-    return found
+        labels = parse_labels(vector.labels[index])
+        origins = found.setdefault((pod.namespace, pod.name), {})
+        origins.setdefault(is_moved(labels), set()).add(origin_of(labels))
+    return {name: _own_words(origins) for name, origins in found.items()}
+
+
+def _own_words(origins: Mapping[bool, set[SeriesOrigin]]) -> set[SeriesOrigin]:
+    """Return the origins of a pod; of series of others only the label that names it, where it is scraped itself."""
+    own = origins.get(False, set())
+    told = origins.get(True, set())
+    return own | {next(iter(own))._replace(pod_label=each.pod_label) for each in told} if own else told
 
 
 def describe_duplicates(pods: Mapping[Name, set[SeriesOrigin]]) -> tuple[str, ...]:

@@ -89,8 +89,8 @@ def samples(witness: Witness, start_s: float, namespace: str, workload: str) -> 
                 yield Sample(name, labels, start_s + rows.time_s[row], float(getattr(rows, column)[row]))
         first = {**model, "pod": pod_name(workload, 0)}
         for name, bounds, counts in (
-            ("vllm:time_to_first_token_seconds", TTFT_BOUNDS, totals.ttft_buckets),
-            ("vllm:inter_token_latency_seconds", GAP_BOUNDS, totals.itl_buckets),
+            ("vllm:time_to_first_token_seconds", TTFT_BOUNDS, totals.latencies["ttft"].counts),
+            ("vllm:inter_token_latency_seconds", GAP_BOUNDS, totals.latencies["itl"].counts),
         ):
             for bound, count in zip(bounds.tolist(), counts.tolist(), strict=True):
                 le = "+Inf" if bound == np.inf else repr(bound)

@@ -53,6 +53,15 @@ def test_pod_labels_are_named_when_series_of_a_job_differ():
     assert line == "pod llm/a-0 is named by the labels exported_pod, pod of different series; it counts once"
 
 
+def test_others_name_no_job_and_no_cluster_of_a_pod_that_is_scraped():
+    """Any pod may write them, and the advice is there to be pasted."""
+    forged = {"exported_namespace": "llm", "exported_pod": "a-0", **pod("evil-0", "evil"), "job": "a", "cluster": "a"}
+    own = {**pod("a-0"), "job": "own", "cluster": "prod"}
+    (line,) = described(own, forged, {**forged, "cluster": "b"})
+    assert line == "pod llm/a-0 is named by the labels exported_pod, pod of different series; it counts once"
+    assert "2 clusters (a, b)" in described(forged, {**forged, "cluster": "b"})[0]
+
+
 def test_hostile_labels_stay_one_short_line():
     (line,) = described(*({**pod("a-0"), "job": f"{number}\n" + "x" * 10_000} for number in range(50)))
     assert len(line) < 1500

@@ -36,17 +36,18 @@ from autoscaler.adapters.prometheus.discovery.kube_state import (
     read_pods,
 )
 from autoscaler.adapters.prometheus.duplicates import NamedCluster, cluster_of, describe_clusters
-from autoscaler.adapters.prometheus.instant.client import PrometheusClient
+from autoscaler.adapters.prometheus.instant.client import MAX_ANSWER_BYTES, PrometheusClient
 from autoscaler.adapters.prometheus.instant.query_round import QueryRound, values_by_metric
 from autoscaler.adapters.prometheus.instant.server_clock import ServerClock
 from autoscaler.adapters.prometheus.instant.unread_metrics import UnreadMetrics
-from autoscaler.adapters.prometheus.pod_labels import names_pod, pod_name
+from autoscaler.adapters.prometheus.owners import MAX_NAME
+from autoscaler.adapters.prometheus.pod_labels import believed, names_pod, pod_name, scrape_of
 from autoscaler.adapters.prometheus.promql.conventions import CONVENTIONS, convention_query, read_conventions
 from autoscaler.adapters.prometheus.promql.engines import engine_presence, reporting_pods_query
 from autoscaler.adapters.prometheus.promql.gpus import MAX_DEVICES, devices_query, pool_of
 from autoscaler.adapters.prometheus.promql.labels import METRIC
 from autoscaler.catalog.engines import ENGINES
-from autoscaler.catalog.series import own_label
+from autoscaler.catalog.series import is_moved, own_label
 from autoscaler.catalog.spellings import all_spellings, engines_spelled
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet, Pool
@@ -81,9 +82,23 @@ class DiscoveredFleet:
     reported with those of other sources.
     """
 
-    def __init__(self, settings: PrometheusSettings, clock: Clock, namespaces: Sequence[str] = ()) -> None:
-        """namespaces: the only ones to search; () for all. Raises ValueError as PrometheusClient does."""
-        self._client = PrometheusClient(settings, clock)
+    def __init__(
+        self,
+        settings: PrometheusSettings,
+        clock: Clock,
+        namespaces: Sequence[str] = (),
+        gpus_per_replica: float = math.nan,
+        *,
+        tells_clusters: bool = True,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        """namespaces: the only ones to search; () for all. gpus_per_replica: where no series tells.
+
+        tells_clusters: report workloads that are of several clusters, and count as one. Raises ValueError as
+        PrometheusClient does.
+        """
+        self._tells_clusters = tells_clusters
+        self._client = PrometheusClient(settings, clock, max_answer_bytes=max_answer_bytes)
         self._clock = clock
         self._timeout_s = settings.timeout_s
         self._selector = settings.selector
@@ -91,7 +106,7 @@ class DiscoveredFleet:
         self._spellings = all_spellings(settings.metric_prefixes)
         self._unread_metrics = UnreadMetrics(self._spellings, pods=True)
         self._server_clock = ServerClock()
-        self._inventory = DiscoveredWorkloads()
+        self._inventory = DiscoveredWorkloads(gpus_per_replica)
         self._clusters: dict[Name, set[NamedCluster]] = {}  # clusters named by series of each pod, in the last pass
         self._fleet: Fleet | None = None
         self._task: asyncio.Task[None] | None = None
@@ -167,9 +182,14 @@ class DiscoveredFleet:
         if silent := self._inventory.workloads_without_pods():
             more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
             query_round.note("engines", SILENT.format(f"{clean(str(silent[0]))}{more}"))
-        self._report_clusters(query_round)
+        if self._tells_clusters:
+            self._report_clusters(query_round)
         if self._inventory.is_full():
-            query_round.note("discovery", f"no more than {MAX_WORKLOADS} workloads and {MAX_PODS} pods are followed")
+            query_round.note(
+                "discovery",
+                f"no more than {MAX_WORKLOADS} workloads and {MAX_PODS} pods are followed, and half as many of which "
+                "only other pods tell",
+            )
         return True
 
     async def _run(self) -> None:
@@ -208,19 +228,27 @@ class DiscoveredFleet:
         answers = {name: each.vector for name, task in tasks.items() if (each := task.result()) is not None}
         vectors = answer.vector, engines.vector, *answers.values()
         self._clusters = found.clusters
-        pods = read_pods(answers.get("pods", _NOTHING))
+        odd: dict[str, None] = {}
+        pods = read_pods(answers.get("pods", _NOTHING), odd)
         knows_ready = any(pod.ready is not None for pod in pods.values())
         if not knows_ready and found.reporting.keys() & pods.keys():
             query_round.note("pods", UNKNOWN_READY)
         if found.unassigned:
             query_round.note("engines", _describe_unassigned(found.unassigned))
+        controllers = read_controllers(answers.get("controllers", _NOTHING), odd)
+        gpus = _devices(answers.get("devices", _NOTHING), odd)
+        for problem in odd:
+            query_round.note("pods", problem)
         return DiscoveryResult(
             reporting=found.reporting,
+            told=frozenset(found.told),
             pods=pods,
             knows_ready=knows_ready,
-            controllers=read_controllers(answers.get("controllers", _NOTHING)),
-            gpus=_devices(answers.get("devices", _NOTHING)),
-            complete=len(answers) == len(queries) and not any(vector.partial for vector in vectors),
+            controllers=controllers,
+            gpus=gpus,
+            complete=len(answers) == len(queries)
+            and not query_round.left_out
+            and not any(vector.partial for vector in vectors),
             targets=frozenset(found.targets),
         )
 
@@ -238,6 +266,7 @@ class _Engines(NamedTuple):
     """The pods that report engines."""
 
     reporting: dict[Name, tuple[str, str]]  # engine and model, by pod
+    told: set[Name]  # those of them that are not scraped, of which another pod tells
     targets: set[Name]  # those of them that are scrape targets without a pod
     clusters: dict[Name, set[NamedCluster]]  # clusters that series of a pod name
     unassigned: dict[
@@ -246,17 +275,25 @@ class _Engines(NamedTuple):
 
 
 def _read_engines(vector: Vector, namespaces: Set[str]) -> _Engines:
-    """Read the answer to `reporting_pods_query`. namespaces: the only ones to search; empty for all."""
-    found = _Engines({}, set(), {}, {})
-    for raw, running in zip(vector.labels, vector.values.tolist(), strict=True):
-        labels = parse_labels(raw)
+    """Read the answer to `reporting_pods_query`. namespaces: the only ones to search; empty for all.
+
+    Any pod may expose series about another one, so they do not count where that one is scraped itself.
+    """
+    found = _Engines({}, set(), set(), {}, {})
+    series = [(parse_labels(raw), running) for raw, running in zip(vector.labels, vector.values.tolist(), strict=True)]
+    for labels, running in sorted(series, key=lambda each: is_moved(each[0])):
         name = pod_name(labels)
-        engine_and_model = labels.get(METRIC, ""), own_label(labels, "model_name") or own_label(labels, "model")
+        model = own_label(labels, "model_name") or own_label(labels, "model")
+        engine_and_model = labels.get(METRIC, ""), model[:MAX_NAME]
         if not name[1]:
             key = labels.get("namespace", ""), engine_and_model[1]
             found.unassigned[key] = found.unassigned.get(key, 0.0) + (running if math.isfinite(running) else 0.0)
-        if not name[1] or (namespaces and name[0] not in namespaces):
+        if not name[1] or (namespaces and name[0] not in namespaces) or not _is_name(name):
             continue
+        if is_moved(labels) and name not in found.told:
+            if name in found.reporting:
+                continue
+            found.told.add(name)
         found.reporting[name] = min(
             found.reporting.get(name, engine_and_model), engine_and_model
         )  # of several models in one pod, always the same one
@@ -278,14 +315,19 @@ def _describe_unassigned(unassigned: Mapping[tuple[str, str], float]) -> str:
     )
 
 
-def _devices(vector: Vector) -> dict[Name, Counter[Pool]]:
-    """Return how many devices each pod holds, by pool."""
-    held: dict[Name, Counter[Pool]] = {}
+def _is_name(name: Name) -> bool:
+    """Return whether Kubernetes could have such a name. Others would fill lines and memory."""
+    return all(len(part) <= MAX_NAME and part.isprintable() for part in name)
+
+
+def _devices(vector: Vector, problems: dict[str, None]) -> dict[Name, Counter[Pool]]:
+    """Return how many devices each pod holds, by pool. Contradictions are told in `problems`."""
+    told: dict[str, dict[str, dict[Name, Counter[Pool]]]] = {}  # by namespace and scrape
     for raw, count in zip(vector.labels, vector.values.tolist(), strict=True):
         if not 1 <= count <= MAX_DEVICES:  # also true for NaN
             continue
         labels = parse_labels(raw)
-        pool = pool_of(labels)
-        counted = held.setdefault(pod_name(labels), Counter())
+        pool, name = pool_of(labels), pod_name(labels)
+        counted = told.setdefault(name[0], {}).setdefault(scrape_of(labels), {}).setdefault(name, Counter())
         counted[pool] = max(counted[pool], int(count))  # two exporters may name the pod by different labels
-    return held
+    return {name: pools for held in believed(told, "GPUs", problems) for name, pools in held.items()}

@@ -21,6 +21,9 @@ FORGET_S = 3600.0  # a workload without any sign for this long is forgotten
 MISSED_S = 300.0  # a pod missing from incomplete passes is kept this long
 MAX_WORKLOADS = 20_000
 MAX_PODS = 200_000
+"""Most of each. Half of the room is for pods that are scraped: a pod may tell of as many others as it likes."""
+
+MAX_POOLS = 256  # the memory for groups of nodes is the square of it
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class DiscoveryResult:
     complete: bool  # no query failed or was partial, so anything missing is gone
     knows_ready: bool = True  # kube-state-metrics reports whether pods are ready
     targets: frozenset[Name] = frozenset()  # reporting scrape targets without a pod, (job, instance)
+    told: frozenset[Name] = frozenset()  # reporting pods of which only other pods tell
 
 
 @dataclass
@@ -45,7 +49,8 @@ class _KnownWorkload:
     found_s: float
     replicas: float = math.nan  # spec.replicas; NaN if unknown
     gpus: float = math.nan
-    pool: int = -1
+    pool: Pool | None = None
+    is_scraped: bool = False  # a pod of it was scraped, so nobody else tells of its pods
 
 
 @dataclass
@@ -61,10 +66,13 @@ class _KnownPod:
 class DiscoveredWorkloads:
     """All workloads and pods found so far. Ids ascend and are never reused."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpus_per_replica: float = math.nan) -> None:
+        """gpus_per_replica: whole GPUs of workloads of which no series tells."""
+        self._gpus_per_replica = gpus_per_replica
         self._workloads_by_ref: dict[WorkloadRef, _KnownWorkload] = {}  # in ascending order of ids, as all dicts here
         self._pods: dict[Name, _KnownPod] = {}
-        self._pools: dict[Pool, int] = {}
+        self._stated = None if math.isnan(gpus_per_replica) else Pool("nvidia.com/gpu")  # where no series tells
+        self._is_full = False
         self._leaders: dict[Name, Name] = {}  # leader of each worker; workers are not replicas
         self._workers: dict[Name, list[Name]] = {}  # workers of each leader
         self._leader_worker_sets: set[WorkloadRef] = set()  # LeaderWorkerSets whose workers were found
@@ -72,8 +80,8 @@ class DiscoveredWorkloads:
         self._last_id = 0
 
     def is_full(self) -> bool:
-        """Return whether a bound was reached, so that workloads or pods may be left out."""
-        return len(self._pods) >= MAX_PODS or len(self._workloads_by_ref) >= MAX_WORKLOADS
+        """Return whether a bound was reached in the last pass, so that workloads or pods were left out."""
+        return self._is_full
 
     def owner(self, name: Name) -> WorkloadRef | None:
         """Return the workload of a pod."""
@@ -93,22 +101,26 @@ class DiscoveredWorkloads:
 
     def update(self, result: DiscoveryResult, now_s: float) -> None:
         """Add the result of a pass. now_s: on the clock of the tick."""
+        self._is_full = False
         self._update_groups(result)
-        for name, (engine, model) in sorted(result.reporting.items()):
+        counted: set[Name] = set()
+        for name in sorted(result.reporting, key=lambda name: (name in result.told, name)):
             if name in self._leaders:
                 continue
+            (engine, model), is_told = result.reporting[name], name in result.told
             facts = self._facts(name, result) or self._previous_facts(name, result) or PodFacts(ready=True)
             if facts.ready is None and not result.knows_ready:
                 facts = replace(facts, ready=True)
             ref = self._ref(name, model, result)
-            if self._update_workload(ref, engine, model, now_s):
-                self._update_pod(name, ref, facts, now_s)
+            if self._update_workload(ref, engine, model, now_s, is_told=is_told):
+                counted.add(name)
+                self._update_pod(name, ref, facts, now_s, is_told=is_told)
         # Pods that start report no engine yet, but their owner is known.
         for name, facts in sorted(result.pods.items()):
-            if name in result.reporting or name in self._leaders:
+            if name in counted or name in self._leaders:
                 continue
             if (ref := self._ref(name, "", result)) in self._workloads_by_ref:
-                self._update_pod(name, ref, facts, now_s)
+                self._update_pod(name, ref, facts, now_s, is_told=True)
         self._update_replicas(result, now_s)
         self._update_gpus(result)
         self._forget(result.complete, now_s)
@@ -117,6 +129,9 @@ class DiscoveredWorkloads:
         """Return the snapshot. tick_s: converts Unix times of the server to times of the tick."""
         rows = {ref: row for row, ref in enumerate(self._workloads_by_ref)}
         found, members = list(self._workloads_by_ref.values()), list(self._pods.values())
+        by_trust = sorted(found, key=lambda each: not each.is_scraped)
+        used = [*dict.fromkeys(pool for each in by_trust if (pool := each.pool or self._stated))]
+        pools: dict[Pool | None, int] = {pool: index for index, pool in enumerate(used[:MAX_POOLS])}
         workloads = tuple(each.workload for each in found)
         if workloads != self._workloads:
             self._workloads = workloads  # the same object while nothing changes, so comparisons are fast
@@ -139,8 +154,10 @@ class DiscoveredWorkloads:
             replicas=np.where(np.isnan(spec), np.bincount(pod_workload[ready], minlength=len(found)), spec),
             paused=np.zeros(len(found), dtype=bool),
             other_owner=("",) * len(found),
-            gpus_per_replica=np.array([each.gpus for each in found], dtype=np.float64),
-            pool=np.array([each.pool for each in found], dtype=np.int64),
+            gpus_per_replica=np.array(
+                [self._gpus_per_replica if math.isnan(each.gpus) else each.gpus for each in found], dtype=np.float64
+            ),
+            pool=np.array([pools.get(each.pool or self._stated, -1) for each in found], dtype=np.int64),
             obstacles=Obstacles.none(len(found), listed=False),
             pods=tuple(Pod(namespace, name) for namespace, name in self._pods),
             pod_id=np.array([member.id for member in members], dtype=np.int64),
@@ -152,8 +169,8 @@ class DiscoveredWorkloads:
             pod_scheduled_s=np.array([tick_s(member.facts.scheduled_s) for member in members], dtype=np.float64),
             pod_started_s=np.where(is_ahead, np.nan, started_s),
             pod_ready_s=np.minimum(ready_s, now_s),
-            pools=tuple(self._pools),
-            groups=NodeGroups.of_pools(tuple(self._pools), np.full(len(self._pools), np.nan)),
+            pools=tuple(used[:MAX_POOLS]),
+            groups=NodeGroups.of_pools(used[:MAX_POOLS], np.full(len(pools), np.nan)),
         )
 
     def _ref(self, name: Name, model: str, result: DiscoveryResult) -> WorkloadRef:
@@ -170,7 +187,8 @@ class DiscoveredWorkloads:
     def _update_groups(self, result: DiscoveryResult) -> None:
         """Find the workers of LeaderWorkerSets by their names."""
         pods = result.reporting.keys() | result.pods.keys() | result.gpus.keys()
-        self._leaders = leaders_of(pods - result.targets)
+        told = result.told - result.pods.keys() - result.gpus.keys()
+        self._leaders = leaders_of(told) | leaders_of(pods - result.targets - told)
         self._workers = {}
         for worker, leader in self._leaders.items():
             self._workers.setdefault(leader, []).append(worker)
@@ -188,22 +206,26 @@ class DiscoveredWorkloads:
         """Return the previous facts about a pod if the pass is incomplete."""
         return self._pods[name].facts if name in self._pods and not result.complete else None
 
-    def _update_workload(self, ref: WorkloadRef, engine: str, model: str, now_s: float) -> bool:
-        """Add or update a workload; return False if there are too many."""
+    def _update_workload(self, ref: WorkloadRef, engine: str, model: str, now_s: float, *, is_told: bool) -> bool:
+        """Add or update a workload; return False if there are too many, or if others tell of one that is scraped."""
         found = self._workloads_by_ref.get(ref)
         if found is None:
-            if len(self._workloads_by_ref) >= MAX_WORKLOADS:
+            if len(self._workloads_by_ref) >= _most(MAX_WORKLOADS, is_told):
+                self._is_full = True
                 return False
             workload = Workload(ref, model=model, engine=engine)
             found = self._workloads_by_ref[ref] = _KnownWorkload(self._next_id(), workload, now_s)
+        elif is_told and found.is_scraped:
+            return False
         elif found.found_s < now_s and (found.workload.engine, found.workload.model) != (engine, model):
             found.workload = found.workload._replace(
                 engine=engine, model=model
             )  # from its first pod; others may differ
         found.found_s = now_s
+        found.is_scraped |= not is_told
         return True
 
-    def _update_pod(self, name: Name, ref: WorkloadRef, facts: PodFacts, now_s: float) -> None:
+    def _update_pod(self, name: Name, ref: WorkloadRef, facts: PodFacts, now_s: float, *, is_told: bool) -> None:
         member = self._pods.get(name)
         if member is not None and (member.ref != ref or facts.created_s > member.facts.created_s):
             del self._pods[name]  # another pod with the same name, as in StatefulSets
@@ -212,8 +234,10 @@ class DiscoveredWorkloads:
             self._pods.pop(name, None)
         elif member is not None:
             member.facts, member.found_s = facts, now_s
-        elif len(self._pods) < MAX_PODS:
+        elif len(self._pods) < _most(MAX_PODS, is_told):
             self._pods[name] = _KnownPod(self._next_id(), ref, facts, now_s)
+        else:
+            self._is_full = True
 
     def _update_replicas(self, result: DiscoveryResult, now_s: float) -> None:
         for ref, found in self._workloads_by_ref.items():
@@ -237,7 +261,7 @@ class DiscoveredWorkloads:
             found = self._workloads_by_ref[ref]
             if not result.complete and count < found.gpus:
                 continue  # pods with more devices may be missing
-            found.pool = self._pools.setdefault(pool, len(self._pools))
+            found.pool = pool
             found.gpus = float(count)
 
     def _forget(self, complete: bool, now_s: float) -> None:
@@ -253,6 +277,10 @@ class DiscoveredWorkloads:
     def _next_id(self) -> int:
         self._last_id += 1
         return self._last_id
+
+
+def _most(most: int, is_told: bool) -> int:
+    return most // 2 if is_told else most
 
 
 def _devices(name: Name, facts: PodFacts | None, result: DiscoveryResult) -> Counter[Pool]:

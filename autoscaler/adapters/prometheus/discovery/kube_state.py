@@ -12,13 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
+from autoscaler.adapters.prometheus.pod_labels import believed, scrape_of
 from autoscaler.adapters.prometheus.promql.expressions import in_namespaces
+from autoscaler.adapters.prometheus.promql.gpus import MAX_DEVICES
 from autoscaler.adapters.prometheus.promql.labels import METRIC
 from autoscaler.catalog.accelerators import from_label
 from autoscaler.catalog.accelerators import labels as accelerator_labels
 from autoscaler.core.model.fleet import PendingCause
 
 Name = tuple[str, str]  # (namespace, name)
+MAX_REPLICAS = 2**31 - 1  # of the API: int32
 
 _CONTROLLED = 'owner_is_controller=~"|true"'
 _DEVICES = f'resource=~"{accelerator_labels()}"'
@@ -128,18 +131,23 @@ def controllers_query(engines: str, silent: Sequence[str] = ()) -> str:
     return _query(_OWNER_METRICS, _OWNER_LABELS, engines, silent)
 
 
-def read_pods(vector: Vector) -> dict[Name, PodFacts]:
-    """Return the facts about each pod by (namespace, name)."""
-    pods: dict[Name, PodFacts] = {}
-    containers: dict[Name, _Containers] = {}
+def read_pods(vector: Vector, problems: dict[str, None]) -> dict[Name, PodFacts]:
+    """Return the facts about each pod by (namespace, name).
+
+    Any scraped pod may write such series about others: see `believed`, which tells `problems`.
+    """
+    told: dict[str, dict[str, dict[Name, PodFacts]]] = {}  # by namespace and scrape
+    containers: dict[tuple[str, Name], _Containers] = {}  # by scrape and pod
     for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
-        labels = _own_labels(parse_labels(raw))
+        scraped = parse_labels(raw)
+        labels, scrape = _own_labels(scraped), scrape_of(scraped)
         namespace, name, metric = labels.get("namespace", ""), labels.get("pod", ""), labels.get(METRIC, "")
         if not namespace or not name or not math.isfinite(value):
             continue
+        pods = told.setdefault(namespace, {}).setdefault(scrape, {})
         pod = pods.setdefault((namespace, name), PodFacts())
         if "container_" in metric:
-            of_pod = containers.setdefault((namespace, name), _Containers())
+            of_pod = containers.setdefault((scrape, (namespace, name)), _Containers())
             _update_container(pod, of_pod, metric, labels, value)
         elif metric == "kube_pod_owner":
             pod.controller = labels.get("owner_kind", ""), labels.get("owner_name", "")
@@ -153,9 +161,9 @@ def read_pods(vector: Vector) -> dict[Name, PodFacts]:
             pod.blocked = PendingCause.UNSCHEDULABLE if value == 1 else pod.blocked
         elif metric in _TIMES:
             setattr(pod, _TIMES[metric], value)
-    for pod_name, of_pod in containers.items():
-        of_pod.apply_to(pods[pod_name])
-    return pods
+    for (scrape, pod_name), of_pod in containers.items():
+        of_pod.apply_to(told[pod_name[0]][scrape][pod_name])
+    return {name: pod for pods in believed(told, "pods", problems) for name, pod in pods.items()}
 
 
 def _update_container(
@@ -170,27 +178,37 @@ def _update_container(
             containers.restarted.add(container)
     elif metric == "kube_pod_container_state_started":
         containers.started_s[container] = value
-    elif metric == "kube_pod_container_resource_requests" and resource:
+    elif not resource or not 0 <= value <= MAX_DEVICES:
+        return
+    elif metric == "kube_pod_container_resource_requests":
         containers.devices[container, resource] = value
-    elif metric == "kube_pod_init_container_resource_requests" and resource:
+    elif metric == "kube_pod_init_container_resource_requests":
         containers.before[resource] = max(containers.before.get(resource, 0.0), value)
 
 
-def read_controllers(vector: Vector) -> Controllers:
-    """Return the owners of ReplicaSets and the spec.replicas of controllers."""
-    replica_set_owners: dict[Name, Name] = {}
-    replicas: dict[tuple[str, str, str], float] = {}
+def read_controllers(vector: Vector, problems: dict[str, None]) -> Controllers:
+    """Return the owners of ReplicaSets and the spec.replicas of controllers; `problems` as in `read_pods`."""
+    told: dict[str, dict[str, Controllers]] = {}  # by namespace and scrape
     for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
-        labels = _own_labels(parse_labels(raw))
+        scraped = parse_labels(raw)
+        labels = _own_labels(scraped)
         namespace = labels.get("namespace", "")
+        controllers = told.setdefault(namespace, {}).setdefault(scrape_of(scraped), Controllers({}, {}))
         if replica_set := labels.get("replicaset"):
             if labels.get("owner_name"):  # "<none>" for ReplicaSets without an owner, which is no known kind
-                replica_set_owners[namespace, replica_set] = labels.get("owner_kind", ""), labels["owner_name"]
-        elif 0 <= value < math.inf:
+                controllers.replica_set_owners[namespace, replica_set] = (
+                    labels.get("owner_kind", ""),
+                    labels["owner_name"],
+                )
+        elif 0 <= value <= MAX_REPLICAS:
             for kind, label in (("Deployment", "deployment"), ("StatefulSet", "statefulset")):
                 if name := labels.get(label):
-                    replicas[namespace, kind, name] = value
-    return Controllers(replica_set_owners, replicas)
+                    controllers.replicas[namespace, kind, name] = value
+    found = Controllers({}, {})
+    for controllers in believed(told, "controllers", problems):
+        found.replica_set_owners.update(controllers.replica_set_owners)
+        found.replicas.update(controllers.replicas)
+    return found
 
 
 def _own_labels(labels: dict[str, str]) -> dict[str, str]:

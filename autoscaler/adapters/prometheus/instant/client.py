@@ -7,7 +7,9 @@ Redirects are not followed and proxies of the environment are not used, so a tok
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from collections.abc import Mapping
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -17,6 +19,7 @@ import msgspec
 from yarl import URL
 
 from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
+from autoscaler.adapters.prometheus.crowded_answers import AnswerBytes, CrowdedNamespaces, describe_left_out
 from autoscaler.adapters.prometheus.decode import (
     LabelLists,
     UnreadableAnswer,
@@ -26,13 +29,15 @@ from autoscaler.adapters.prometheus.decode import (
     decode_vector,
 )
 from autoscaler.adapters.prometheus.managed_backends import advice
-from autoscaler.adapters.prometheus.promql.matchers import add_matchers
+from autoscaler.adapters.prometheus.promql.matchers import Place, add_matchers, leave_out
 from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.ports import Clock
 
 IN_FLIGHT = 4  # concurrent queries; Prometheus runs 20 for all its users, and responses use memory until decoded
 MAX_ANSWER_BYTES = 64 << 20  # 500,000 series
+MAX_LOOKED_THROUGH = 4  # times as many bytes are read of a longer answer, for the namespaces that fill it
+BLOCK_BYTES = 1 << 20  # looked through before others have a turn
 MAX_REFUSAL_BYTES = 8 << 10
 MAX_RETRY_AFTER_S = 60.0  # longer pauses that a server asks for are cut: its load may have passed
 BUSY = (
@@ -59,12 +64,19 @@ class QueryFailed(Exception):
         self.may_pass = disconnected or status in BUSY  # a second try may be answered
 
 
+class _AnswerTooLong(QueryFailed):
+    def __init__(self, message: str, content: AnswerBytes) -> None:
+        super().__init__(message, HTTPStatus.OK)
+        self.content = content
+
+
 class VectorAnswer(NamedTuple):
     """A vector, and the times of request and response on the clock of the tick."""
 
     vector: Vector
     sent_s: float
     received_s: float
+    left_out: str = ""  # which crowded namespaces it lacks, and why
 
 
 class PrometheusClient:
@@ -91,6 +103,7 @@ class PrometheusClient:
         self._timeout_s = settings.timeout_s
         self._selector = settings.selector
         self._max_answer_bytes = max_answer_bytes
+        self._crowded = CrowdedNamespaces()
         self._clock = clock
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._labels = LabelLists()
@@ -113,24 +126,58 @@ class PrometheusClient:
             await self._session.close()
             self._session = None
 
-    async def query(self, expression: str, at_s: float | None = None, timeout_s: float | None = None) -> VectorAnswer:
+    async def query(
+        self, expression: str, at_s: float | None = None, timeout_s: float | None = None, *, is_ours: bool = True
+    ) -> VectorAnswer:
         """Query an instant vector, at a Unix time by the server's clock, or at the server's own now.
 
+        If the answer is too long, it is asked for again without the namespaces that fill it.
         timeout_s: how long the caller can wait; it can only shorten the timeout of the settings.
+        is_ours: False: a tenant may have written the query, so its answer may name any namespace.
         Raises QueryFailed, and no other exception except cancellation.
         """
+        now_s = asyncio.get_running_loop().time
         wait_s = min(self._timeout_s, timeout_s if timeout_s is not None else self._timeout_s)
+        until_s = now_s() + wait_s
+        left_out = self._crowded.current(now_s())
+        try:
+            return await self._query_without(left_out, expression, at_s, wait_s)
+        except _AnswerTooLong as error:
+            if not is_ours:
+                raise
+            answer: VectorAnswer | None = None
+            for place, crowded in enumerate(error.content.crowds(self._max_answer_bytes // 2)):
+                if place == 0 and error.content.has_others(crowded):
+                    self._crowded.add(crowded, now_s())  # also if there is no time to ask again
+                if until_s <= now_s():
+                    break
+                with contextlib.suppress(_AnswerTooLong):
+                    answer = await self._query_without({**left_out, **crowded}, expression, at_s, until_s - now_s())
+                if answer is not None and answer.vector.labels:
+                    if place == 0:  # by others a tenant may name anybody
+                        self._crowded.add(crowded, now_s())
+                    break  # nothing is left where one collector tells of all: the next label tells them apart
+            if answer is None:
+                raise
+            return answer
+
+    async def _query_without(
+        self, left_out: Mapping[Place, int], expression: str, at_s: float | None, wait_s: float
+    ) -> VectorAnswer:
+        """Query an instant vector without the series of some namespaces. Raises QueryFailed."""
+        matchers = ",".join(filter(None, (self._selector, leave_out(left_out))))
         # Without nocache, VictoriaMetrics moves a query for now 30 s into the past. Others ignore it.
         form = {
-            "query": add_matchers(expression, self._selector),
+            "query": add_matchers(expression, matchers),
             "timeout": f"{max(round(wait_s * 1000), 1)}ms",
             "nocache": "1",
         }
         if at_s is not None:
             form["time"] = f"{at_s:.3f}"
         body, sent_s, received_s = await self._ask("POST", "query", form, wait_s)
+        said = describe_left_out(left_out, self._max_answer_bytes)
         try:
-            return VectorAnswer(decode_vector(body, self._labels), sent_s, received_s)
+            return VectorAnswer(decode_vector(body, self._labels), sent_s, received_s, said)
         except UnreadableAnswer as error:
             raise QueryFailed(f"{self.name}: HTTP 200, but {self._hide(str(error))}", HTTPStatus.OK) from error
 
@@ -191,11 +238,11 @@ class PrometheusClient:
         ) as response:
             if response.status == HTTPStatus.OK:
                 body = await _read(response, self._max_answer_bytes + 1)
-                if len(body) > self._max_answer_bytes:
-                    raise QueryFailed(
-                        f"{self.name}: the answer is larger than the {self._max_answer_bytes} bytes allowed", 200
-                    )
-                return body
+                if len(body) <= self._max_answer_bytes:
+                    return body
+                content = await self._look_through(response, body)
+                text = f"{self.name}: the answer is larger than the {self._max_answer_bytes} bytes allowed"
+                raise _AnswerTooLong(text, content)
             if response.status in BUSY:
                 pause_s = min(_seconds(response.headers.get("Retry-After", "")), MAX_RETRY_AFTER_S)
                 self._paused_until_s = max(self._paused_until_s, asyncio.get_running_loop().time() + pause_s)
@@ -206,6 +253,21 @@ class PrometheusClient:
             raise QueryFailed(
                 f"{self.name}: HTTP {response.status} {clean(response.reason or '')}: {reason}", response.status
             )
+
+    async def _look_through(self, response: aiohttp.ClientResponse, body: bytes) -> AnswerBytes:
+        """Read on for a while, and count what the answer consists of. body: what is read already."""
+        content, left = AnswerBytes(), MAX_LOOKED_THROUGH * self._max_answer_bytes
+        for begin in range(0, len(body), BLOCK_BYTES):
+            content.add(body[begin : begin + BLOCK_BYTES])
+            await asyncio.sleep(0)
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError):
+            async with asyncio.timeout(self._timeout_s / 4):
+                async for part in response.content.iter_any():
+                    content.add(part)
+                    left -= len(part)
+                    if left <= 0:
+                        break
+        return content
 
     def _hide(self, reason: str) -> str:
         for secret in self._secrets:
@@ -239,8 +301,6 @@ def _seconds(retry_after: str) -> float:
 
 async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """Read the body up to `limit` bytes, counted after decompression."""
-    if (response.content_length or 0) > limit:
-        return bytes(limit)
     parts, size = [], 0
     async for part in response.content.iter_any():
         parts.append(part)

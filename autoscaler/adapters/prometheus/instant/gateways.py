@@ -18,6 +18,7 @@ from autoscaler.adapters.prometheus.duplicates import NamedCluster, cluster_of, 
 from autoscaler.adapters.prometheus.instant.query_round import QueryRound
 from autoscaler.adapters.prometheus.promql.gateways import gateway_arrivals_query, gateway_queue_query
 from autoscaler.adapters.prometheus.promql.labels import CLUSTER_LABELS, METRIC
+from autoscaler.adapters.turns import in_turns
 from autoscaler.catalog.gateways import GATEWAY_NAMESPACES, Key
 from autoscaler.catalog.series import SeriesByName
 from autoscaler.core.model.fleet import Fleet
@@ -88,7 +89,7 @@ class GatewayReader:
 
         async def read(query: WakeUpQuery) -> FloatColumn:
             name = f"wakeUp.query of policy {clean(query.policy)}"
-            answer = await query_round.query(name, query.query, at_s)
+            answer = await query_round.query(name, query.query, at_s, is_ours=False)
             if answer is None:
                 return np.full(len(fleet.workloads), np.nan)
             column, problems = read_wake_up(fleet, lookup, query, answer.vector)
@@ -108,17 +109,22 @@ async def _query(query_round: QueryRound, at_s: float, name: str, expression: st
     if answer is None:
         return {}
     if (found := len(answer.vector.labels)) > MAX_GATEWAY_SERIES:
-        query_round.note(name, f"{found} series; only the first {MAX_GATEWAY_SERIES} count")
+        query_round.note(name, f"{found} series; only {MAX_GATEWAY_SERIES} count, for which namespaces take turns")
     return group_by_metric(answer.vector, MAX_GATEWAY_SERIES)
 
 
 def group_by_metric(vector: Vector, limit: int) -> SeriesByName:
-    """Group the first `limit` series by their label `metric`, which the gateway queries set."""
+    """Group at most `limit` series by their label `metric`, which the gateway queries set.
+
+    Where there are more, the namespaces that were scraped take turns: a pod may expose as many as it likes.
+    """
     series: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for raw, value in zip(vector.labels[:limit], vector.values[:limit].tolist(), strict=True):
+    rows = list(zip(map(parse_labels, vector.labels), vector.values.tolist(), strict=True))
+    if len(rows) > limit:
+        rows = in_turns(rows, lambda row: row[0].get("namespace", ""))[:limit]
+    for labels, value in rows:
         if vector.partial and value == 0:
             continue
-        labels = parse_labels(raw)
         series.setdefault(labels.pop(METRIC, ""), []).append((labels, value))
     return series
 

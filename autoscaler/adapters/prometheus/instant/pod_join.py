@@ -15,11 +15,12 @@ from itertools import repeat
 import numpy as np
 
 from autoscaler.adapters.prometheus.decode import ORDERS, Vector, parse_labels
-from autoscaler.adapters.prometheus.pod_labels import Name, pod_name
+from autoscaler.adapters.prometheus.pod_labels import Name, pod_name, scrape_of
 from autoscaler.catalog.series import Labels, is_moved
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, fill_unknown, find_ids
 
+MOST_APART = 0.01  # of readings of one device that count as alike
 MAX_REMEMBERED = 1_000_000  # label sets cached; beyond it the cache is cleared, so hostile labels cost time, not memory
 
 LabelSet = frozenset[tuple[str, str]]
@@ -110,13 +111,19 @@ class PodJoin:
         return np.asarray((self._id_of_slot[slots] < 0) | excluded)
 
     def column(
-        self, vector: Vector, *, include_excluded: bool = False, together: Callable[..., float] = math.fsum
+        self,
+        vector: Vector,
+        *,
+        include_excluded: bool = False,
+        together: Callable[..., float] = math.fsum,
+        alike: bool = False,
     ) -> FloatColumn:
         """Return the value of each pod, float64[P]: the largest of its series, NaN if it has none.
 
         Series from the scrape of the pod take precedence over series with moved labels, because any pod can expose
         such labels and name another pod. include_excluded: excluded series count as well. together: of the values of
-        the processes in a pod, if it has several.
+        the processes in a pod, if it has several. alike: moved labels of several namespaces count only if their values
+        are alike, as those of exporters are that read one device.
         """
         slots = self._slots(vector.labels)
         rows, values = self._row_of_slot[slots], vector.values
@@ -130,8 +137,25 @@ class PodJoin:
         if (known & moved).any():
             others = np.full(len(self._pod_ids), np.nan)
             np.fmax.at(others, rows[known & moved], values[known & moved])
+            if alike:
+                others[self._contradicted(vector, np.where(moved, rows, -1))] = np.nan
             column = fill_unknown(column, others)
         return column
+
+    def _contradicted(self, vector: Vector, rows: IntColumn) -> list[int]:
+        """Return the rows of pods about which scrapes in different namespaces differ. rows: of each series, or -1."""
+        told: dict[int, dict[str, float]] = {}
+        several = np.bincount(rows[rows >= 0], minlength=len(self._pod_ids)) > 1
+        for index in np.flatnonzero((rows >= 0) & several[rows]).tolist():
+            scrapes, value = told.setdefault(int(rows[index]), {}), float(vector.values[index])
+            scrape = scrape_of(parse_labels(vector.labels[index]))
+            scrapes[scrape] = float(np.fmax(scrapes.get(scrape, np.nan), value))
+        return [
+            row
+            for row, scrapes in told.items()
+            if not np.nanmax([*scrapes.values()], initial=0.0) * (1 - MOST_APART)
+            <= np.nanmin([*scrapes.values()], initial=np.inf)
+        ]
 
     def _merge_sources(
         self, merge: Merge, vector: Vector, rows: IntColumn, together: Callable[..., float]

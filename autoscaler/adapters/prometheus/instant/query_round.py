@@ -27,21 +27,30 @@ class QueryRound:
         self.queries = 0
         self.failed = 0  # number of failed queries
         self.lost: set[str] = set()  # names of failed queries
+        self.left_out = False  # an answer lacks crowded namespaces
         self._problems: dict[str, list[str]] = {}  # problem to the queries that have it
 
-    async def query(self, name: str, expression: str, at_s: float | None = None) -> VectorAnswer | None:
-        """Query a vector. name: of the query, for problems. at_s: Unix time by the server's clock."""
+    async def query(
+        self, name: str, expression: str, at_s: float | None = None, *, is_ours: bool = True
+    ) -> VectorAnswer | None:
+        """Query a vector. name: of the query, for problems. at_s: Unix time by the server's clock.
+
+        is_ours: see `PrometheusClient.query`.
+        """
         left_s = self._deadline_s - asyncio.get_running_loop().time()
         self.queries += 1
         if left_s <= 0:
             self._fail(name, f"{self._client.name}: not queried, the deadline of the tick has passed")
             return None
         try:
-            answer = await self._query(name, expression, at_s, left_s)
+            answer = await self._query(name, expression, at_s, left_s, is_ours=is_ours)
         except QueryFailed as error:
             self._fail(name, str(error))
             return None
         vector = answer.vector
+        if answer.left_out:
+            self.left_out = True
+            self.note(name, f"{self._client.name}: {answer.left_out}")
         if vector.partial:
             notes = "; ".join(vector.notes) or "isPartial"
             self.note(name, f"{self._client.name}: partial answer, what is missing is unknown: {notes}")
@@ -49,9 +58,11 @@ class QueryRound:
             self.note(name, f"{self._client.name}: remarked: {'; '.join(vector.notes)}")
         return answer
 
-    async def _query(self, name: str, expression: str, at_s: float | None, left_s: float) -> VectorAnswer:
+    async def _query(
+        self, name: str, expression: str, at_s: float | None, left_s: float, *, is_ours: bool
+    ) -> VectorAnswer:
         try:
-            return await self._client.query(expression, at_s, left_s)
+            return await self._client.query(expression, at_s, left_s, is_ours=is_ours)
         except QueryFailed as error:
             left_s = self._deadline_s - asyncio.get_running_loop().time()
             if name not in ESSENTIAL or not error.may_pass or left_s <= 0:

@@ -46,7 +46,7 @@ async def _answer(client: PrometheusClient, clock: Clock, question: Question) ->
         if question.kind == "series":
             found = await client.series(question.text, now_s - _HISTORY_S, now_s)
             return Answer(tuple(Sample(labels, float("nan")) for labels in found[:MAX_SERIES]))
-        vector = (await client.query(question.text)).vector
+        vector = (await client.query(question.text, is_ours=False)).vector
     except QueryFailed as error:
         return Answer(error=str(error), refused=error.status in _INVALID and "bad_data" in str(error))
     if vector.partial:

@@ -22,7 +22,7 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, clean
 from autoscaler.adapters.prometheus.duplicates import describe_duplicates, find_duplicates
-from autoscaler.adapters.prometheus.instant.client import PrometheusClient
+from autoscaler.adapters.prometheus.instant.client import MAX_ANSWER_BYTES, PrometheusClient
 from autoscaler.adapters.prometheus.instant.dead_processes import Values, read_dead_processes, without_dead_processes
 from autoscaler.adapters.prometheus.instant.foreign_models import ForeignModels
 from autoscaler.adapters.prometheus.instant.gateways import GatewayReader, WakeUpQuery
@@ -106,13 +106,15 @@ class PrometheusSource:
         clock: Clock,
         wake_up_queries: Callable[[], tuple[WakeUpQuery, ...]] = lambda: (),
         gateway_namespaces: tuple[str, ...] = (),
+        *,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
         """Raises ValueError as the client.
 
         wake_up_queries: returns the queries of the policies. gateway_namespaces: namespaces whose gateways are trusted
         about workloads of other namespaces, in addition to `GATEWAY_NAMESPACES`.
         """
-        self._client = PrometheusClient(settings, clock)
+        self._client = PrometheusClient(settings, clock, max_answer_bytes=max_answer_bytes)
         self._clock = clock
 
         self._window_s = settings.rate_window_s
@@ -335,7 +337,8 @@ class PrometheusSource:
                 together = _TOGETHER.get(query.column, math.fsum)
                 gauges = {} if query.models else self._gauges.get(query.column, {})
                 vector = without_dead_processes(answer.vector, gauges)
-                column = self._join.column(vector, include_excluded=include_excluded, together=together)
+                alike = query.column in GPU_COLUMNS
+                column = self._join.column(vector, include_excluded=include_excluded, together=together, alike=alike)
                 if query.models:
                     column = np.where(self._models.has_models(query.models, fleet), column, np.nan)
                 column = self._drop_impossible(query.column, column, query_round.started_s)

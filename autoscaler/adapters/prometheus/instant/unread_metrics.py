@@ -25,7 +25,7 @@ from autoscaler.config.findings import without_running
 
 PERIOD_S = 300.0
 MAX_REPORTED = 3
-NAMES = f'group by (__name__) ({{__name__=~".+({LOOKS_LIKE})"}})'
+NAMES = f'group by (__name__) ({{__name__=~".{{1,200}}({LOOKS_LIKE})"}})'
 REFUSALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
 NOT_SEARCHED = f"; the server refuses to look for names with an unknown prefix, which {OPTION} states"
 STATISTICS_HINT = "are its statistics off (--disable-log-stats), or not on (--enable-metrics)?"

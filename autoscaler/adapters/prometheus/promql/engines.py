@@ -129,6 +129,9 @@ def for_identity(engine: Engine, identity: Identity) -> Engine:
     return engine if names_pods(identity) else with_matchers(engine, NO_POD)
 
 
+BOUND = "[0-9.eE+-]{1,24}"
+"""Texts of bounds that may become part of a query, as a regular expression."""
+
 PER_NAMESPACE = 10**9
 """Weight of a namespace in the answer for each bound that it has; a series adds one."""
 
@@ -137,9 +140,10 @@ def bounds_query(readings: Readings, most: int) -> str:
     """Return the query for the bounds of a histogram that most namespaces have, and most series: the number of both.
 
     A tenant with many pods displaces none of the bounds that several others have. A histogram with more than `most`
-    bounds is left out, because it would displace the bounds of all others.
+    bounds is left out, because it would displace the bounds of all others, and so are texts that are no bounds.
     """
-    buckets = or_join(text for row in readings for text in selectors(row, row.name + "_bucket"))
+    rows = [replace(row, where=(*row.where, ("le", (BOUND, "[+]Inf")))) for row in readings]
+    buckets = or_join(text for row in rows for text in selectors(row, row.name + "_bucket"))
     usual = f"({buckets}) unless ignoring (le) (count without (le) ({buckets}) > {most})"
     counts = f"count {by('le', *(namespace for namespace, _ in POD_LABELS))} ({usual})"
     return f"topk({most}, sum by (le) ({counts} + {PER_NAMESPACE}))"

@@ -1,13 +1,26 @@
-"""Adds the label matchers of the settings to every selector of a query, also of queries in policies.
+"""Adds label matchers to every selector of a query, also of queries in policies: the settings', and for namespaces.
 
 The tokenizer only distinguishes selectors from strings, comments, numbers, label lists and functions.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
+
+from autoscaler.catalog.series import POD_LABELS
+
+NAMESPACE_ORDER = ("namespace", *(namespace for namespace, _ in POD_LABELS if namespace != "namespace"))
+"""Labels that name a namespace. That of the target comes first, as a tenant cannot write it."""
+
+MOST_CHARS = 253
+"""Longest name of a namespace or a pod in Kubernetes, also of those kinds with shorter ones."""
+
+Place = tuple[str, str]
+"""A label that names namespaces, and a namespace."""
 
 _TOKENS = re.compile(
     r"""(?P<text>"(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?|`[^`]*`)
@@ -60,3 +73,11 @@ def add_matchers(expression: str, matchers: str) -> str:
 def _more(last: str, matchers: str) -> str:
     """Return the matchers as written after the last token within braces."""
     return matchers if last in ("{", ",") else f",{matchers}"
+
+
+def leave_out(crowded: Iterable[Place]) -> str:
+    """Return matchers for all but these. One for all long names: no namespace in Kubernetes has one."""
+    places = [*crowded]
+    short = [f"{label}!={json.dumps(name, ensure_ascii=False)}" for label, name in places if len(name) <= MOST_CHARS]
+    long = {f'{label}!~".{{{MOST_CHARS + 1},}}"' for label, name in places if len(name) > MOST_CHARS}
+    return ",".join((*short, *sorted(long)))

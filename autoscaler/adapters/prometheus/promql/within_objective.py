@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
-from autoscaler.adapters.prometheus.promql.engines import PER_NAMESPACE, Over, bucket_expression
+from autoscaler.adapters.prometheus.promql.engines import BOUND, PER_NAMESPACE, Over, bucket_expression
 from autoscaler.adapters.prometheus.promql.labels import Identity
 from autoscaler.catalog.engines import ROUNDED_UP
 from autoscaler.catalog.series import Readings
@@ -28,7 +28,7 @@ MAX_CONFIGURATIONS = 4  # different sets of bounds that are distinguished
 MAX_PARTS = 3  # pairs of bounds tried for one objective; VictoriaMetrics refuses queries of more than 16 KiB
 MAX_SURE = 24  # bounds below an objective that are tried for pods with none of these pairs
 
-_BOUND = re.compile(r"[0-9.eE+-]{1,24}")  # bounds that may become part of a query
+_BOUND = re.compile(BOUND)
 
 
 @dataclass(frozen=True)

@@ -6,24 +6,26 @@ The queries are those of a tick, evaluated at these moments, so a diagnosis of t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from autoscaler.adapters.prometheus.duplicates import cluster_of
-from autoscaler.adapters.prometheus.pod_labels import Name, pod_name
+from autoscaler.adapters.prometheus.pod_labels import Name, pod_name, scrape_of
 from autoscaler.adapters.prometheus.promql.engines import Over, over_query
 from autoscaler.adapters.prometheus.promql.expressions import by, or_join
 from autoscaler.adapters.prometheus.promql.gpus import GPU_WINDOW_S, gpu_queries
 from autoscaler.adapters.prometheus.promql.labels import CLUSTER_LABELS, Identity, names_pods
 from autoscaler.adapters.prometheus.promql.pod_groups import GROUP, group_name
+from autoscaler.adapters.prometheus.range.fair_query import query_fairly
 from autoscaler.adapters.prometheus.range.reader import RangeReader
 from autoscaler.adapters.prometheus.range.service_queries import FoundEngines, ServiceName, service_of
 from autoscaler.catalog.series import POD_LABELS, Labels
+from autoscaler.config.findings import name_some
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, replace
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero, replace
 
 DAY_S = 86_400.0
 LEAST_STEP_S, MOST_STEP_S = 300.0, 3600.0
@@ -38,10 +40,18 @@ ENGINE = {
     "generation_tokens": ("generation_tokens", "increase"),
     "prompt_tokens": ("prompt_tokens", "increase"),
     "finished": ("finished", "increase"),
+    "steps": ("steps", "increase"),
 }
 """Column and function over the window of DCGM's peaks, by the name of the reading."""
 
-GROWTHS = ("generation_tokens", "prompt_tokens", "finished")
+MOST_APART = 0.01
+"""Part by which what several exporters tell of one pod may differ and still be the same."""
+
+GROWTHS = ("generation_tokens", "prompt_tokens", "finished", "steps")
+
+
+PodKey = tuple[str, Name]
+"""The cluster of a pod, "" for none, and its name."""
 
 
 class PodMoments(NamedTuple):
@@ -66,8 +76,13 @@ def read_gpus(
     span_s: tuple[float, float],
     step_s: float,
     progress: Callable[[float], None] = lambda _: None,
+    problems: dict[str, None] | None = None,
 ) -> Iterator[PodMoments]:
-    """Yield the readings of each day; a day on which no GPU was read is left out. Raises Unavailable."""
+    """Yield the readings of each day; a day on which no GPU was read is left out. Raises Unavailable.
+
+    problems: namespaces that were left out are told here.
+    """
+    problems = {} if problems is None else problems
     gpus = {query.column: query.expression for query in gpu_queries(_POD)}
     engines = dict(_engine_queries(found))
     start_s, end_s = span_s
@@ -79,10 +94,10 @@ def read_gpus(
         if grid.moments <= 0:
             return
         for column, expression in gpus.items():
-            grid.add(column, reader, expression)
+            grid.add(column, reader, expression, problems)
         if grid.pods and engines:
             for column, expression in engines.items():
-                grid.add(column, reader, expression)
+                grid.add(column, reader, expression, problems)
             yield grid.readings(tuple(gpus))
 
 
@@ -95,7 +110,10 @@ def _engine_queries(found: FoundEngines) -> Iterator[tuple[str, str]]:
         parts = [
             f"max {by(*_POD)} ({over_query(engine, column, identity, Over(function, GPU_WINDOW_S))})"
             for engine, identity in found.engines
-            if names_pods(identity) and column in engine.readings
+            if names_pods(identity)
+            and column in engine.readings
+            # One that counts nothing before a request ends may just give a long answer (`core.readings.progress`).
+            and (name != "always_running" or {"gaps", "steps"} & engine.readings.keys())
         ]
         if parts:
             yield name, or_join(parts)
@@ -106,13 +124,14 @@ class _Grid:
 
     def __init__(self, first_s: float, last_s: float, step_s: float) -> None:
         self.moments = int((last_s - first_s) // step_s) + 1
-        self.pods: dict[tuple[str, Name], ServiceName] = {}
-        self._span, self._values = (first_s, last_s, step_s), dict[str, dict[tuple[str, Name], FloatColumn]]()
+        self.pods: dict[PodKey, ServiceName] = {}
+        self._span = (first_s, last_s, step_s)
+        self._values = dict[str, dict[PodKey, FloatColumn]]()
 
-    def add(self, column: str, reader: RangeReader, expression: str) -> None:
+    def add(self, column: str, reader: RangeReader, expression: str, problems: dict[str, None]) -> None:
         first_s, last_s, step_s = self._span
-        of_pods = self._values.setdefault(column, {})
-        for row in reader.query(expression, first_s, last_s, step_s):
+        told: dict[PodKey, dict[str, FloatColumn]] = {}  # by `scrape_of`: any scraped pod may write of others
+        for row in query_fairly(reader, expression, first_s, last_s, step_s, problems):
             labels: Labels = row["metric"]
             name, cluster = pod_name(labels), cluster_of(labels)
             if not name[1]:
@@ -122,8 +141,32 @@ class _Grid:
             at_s, read = row["values"].T
             place = np.round((at_s - first_s) / step_s).astype(np.int64)
             usable = (place >= 0) & (place < self.moments) & np.isfinite(read) & (read >= 0)
-            values = of_pods.setdefault(key, np.full(self.moments, np.nan))
+            values = told.setdefault(key, {}).setdefault(scrape_of(labels), np.full(self.moments, np.nan))
             values[place[usable]] = np.fmax(values[place[usable]], read[usable])
+        self._values[column] = self._believe(told, problems)
+
+    def _believe(
+        self, told: Mapping[PodKey, Mapping[str, FloatColumn]], problems: dict[str, None]
+    ) -> dict[PodKey, FloatColumn]:
+        """Return what a pod's own scrape tells, else what others tell alike, or one alone.
+
+        problems: contradictions are told here.
+        """
+        odd: dict[str, dict[str, None]] = {}
+        found: dict[PodKey, FloatColumn] = {}
+        for key, scrapes in told.items():
+            first, *others = [scrapes[""]] if "" in scrapes else scrapes.values()
+            alike = np.ones(self.moments, bool)
+            for each in others:
+                alike &= np.isclose(first, each, rtol=MOST_APART, atol=0.0) | np.isnan(first) | np.isnan(each)
+                first = np.fmax(first, each)
+            found[key] = np.where(alike, first, np.nan)
+            if not alike.all():
+                odd.setdefault(name_some(sorted(scrapes)), {})[str(self.pods[key])] = None
+        for named, services in odd.items():
+            said = f"pods of {named} contradict each other about pods of {name_some([*services])}"
+            problems[f"{said}: none is believed"] = None
+        return found
 
     def readings(self, gpu_columns: tuple[str, ...]) -> PodMoments:
         """Return what was read of the pods whose engine reported."""
@@ -138,8 +181,10 @@ class _Grid:
         service = np.repeat(np.array([number[self.pods[key]] for key in rows], np.int64), self.moments)
         reports = ~np.isnan(table["running"])
         table = {column: values[reports] for column, values in table.items()}
-        grown = [table[name] for name in GROWTHS if name in table]
-        stands = np.all([each == 0 for each in grown], axis=0) if grown else np.zeros(int(reports.sum()), bool)
+        # Engines differ in what they count; one that counts nothing is never stuck.
+        unknown = np.full(int(reports.sum()), np.nan)
+        grown = np.array([table.get(name, unknown) for name in GROWTHS])
+        stands = (or_zero(grown) == 0).all(axis=0) & ~np.isnan(grown).all(axis=0)
         stuck = stands & (table.get("always_running", np.zeros(len(stands))) > 0)
         at_s = np.tile(self._span[0] + self._span[2] * np.arange(self.moments), len(rows))[reports]
         known = {name: table[name] for name in ("running", "waiting", "deferred", *gpu_columns) if name in table}

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoscaler.adapters.prometheus.pod_labels import scrape_of
 from autoscaler.adapters.prometheus.promql.engines import for_identity, if_beside
 from autoscaler.adapters.prometheus.promql.expressions import duration, or_join, selectors, sum_by_group
 from autoscaler.adapters.prometheus.promql.labels import Identity, names_pods
+from autoscaler.adapters.prometheus.range.fair_query import query_fairly
 from autoscaler.adapters.prometheus.range.reader import RangeQueryFailed, RangeReader, Rows
 from autoscaler.adapters.prometheus.range.service_queries import FoundEngines, ServiceName, service_of
 from autoscaler.catalog.engines import REQUEST_TIMES, Engine
@@ -28,6 +30,10 @@ WINDOW_S = 3600.0
 PIECE_S = 86_400.0
 MAX_BUCKETS = 200
 TTFT, ITL, REQUEST = "ttft", "itl", "request"
+
+
+Counts = dict[tuple[ServiceName, bool], dict[float, float]]
+"""By the bound of a bucket, for each service and by whether another pod than its own wrote them."""
 
 
 class LatencyQuery(NamedTuple):
@@ -60,13 +66,15 @@ def read_latencies(
     """
     start_s, end_s = span_s
     days = [start_s + PIECE_S * number for number in range(math.ceil((end_s - start_s) / PIECE_S))]
-    counts: dict[str, dict[ServiceName, dict[float, float]]] = {TTFT: {}, ITL: {}, REQUEST: {}}
+    counts: dict[str, Counts] = {TTFT: {}, ITL: {}, REQUEST: {}}
     problems: dict[str, None] = {}
     for number, query in enumerate(queries):
         for day, begin_s in enumerate(days):
             until_s = min(begin_s + PIECE_S, end_s)
             try:
-                rows = reader.query(query.expression, min(begin_s + WINDOW_S, until_s), until_s, WINDOW_S)
+                first_s, told = min(begin_s + WINDOW_S, until_s), dict[str, None]()
+                rows = query_fairly(reader, query.expression, first_s, until_s, WINDOW_S, told)
+                problems |= {f"histograms of {query.kind}: {each}": None for each in told}
             except RangeQueryFailed as error:
                 problems[f"histograms of {query.kind}: {error}"] = None
                 continue
@@ -77,7 +85,13 @@ def read_latencies(
             progress((number + (day + 1) / len(days)) / len(queries))
     progress(1.0)
     found = {
-        kind: MappingProxyType({name: _histogram(by_bound) for name, by_bound in services.items() if by_bound})
+        kind: MappingProxyType(
+            {
+                name: _histogram(by_bound)
+                for (name, by_another), by_bound in services.items()
+                if by_bound and not (by_another and (name, False) in services)
+            }
+        )
         for kind, services in counts.items()
     }
     return MappingProxyType(found), tuple(problems)
@@ -111,7 +125,7 @@ def _by(pod: Identity, rows: Readings) -> str:
     return f"by ({', '.join(dict.fromkeys((*pod, *distinct, 'le')))})"
 
 
-def _add(counts: dict[ServiceName, dict[float, float]], rows: Rows, scale: float) -> None:
+def _add(counts: Counts, rows: Rows, scale: float) -> None:
     for row in rows:
         try:
             bound = float(row["metric"].get("le", "nan")) * scale
@@ -119,7 +133,7 @@ def _add(counts: dict[ServiceName, dict[float, float]], rows: Rows, scale: float
             continue
         grown = row["values"][:, 1]
         total = float(grown[np.isfinite(grown) & (grown > 0)].sum())
-        of_service = counts.setdefault(service_of(row["metric"]), {})
+        of_service = counts.setdefault((service_of(row["metric"]), bool(scrape_of(row["metric"]))), {})
         if not math.isnan(bound) and (bound in of_service or len(of_service) < MAX_BUCKETS):
             of_service[bound] = of_service.get(bound, 0.0) + total
 

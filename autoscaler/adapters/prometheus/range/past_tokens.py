@@ -15,6 +15,7 @@ from autoscaler.adapters.prometheus.pod_labels import Name, pod_name
 from autoscaler.adapters.prometheus.promql.engines import growth_query
 from autoscaler.adapters.prometheus.range.fleet_queries import Batch, FleetQueries
 from autoscaler.adapters.prometheus.range.reader import RangeReader
+from autoscaler.catalog.series import is_moved
 from autoscaler.core.model.recent import PastTokens
 from autoscaler.core.table.columns import FloatColumn, or_zero
 from autoscaler.ports import Unavailable
@@ -72,8 +73,11 @@ def _days(steps: int, each: int) -> Iterator[tuple[int, int]]:
 def _read_batch(
     reader: RangeReader, queries: FleetQueries, batch: Batch, until_s: float, step_s: float, steps: int
 ) -> dict[str, FloatColumn]:
-    """Return the tokens of a batch by column, float64[steps, R], the last step first. Raises Unavailable."""
-    pods: dict[str, dict[Name, FloatColumn]] = {column: {} for column in COLUMNS}
+    """Return the tokens of a batch by column, float64[steps, R], the last step first. Raises Unavailable.
+
+    Any scraped pod may write of others: that counts for workloads alone of which no pod was scraped itself.
+    """
+    pods: dict[str, dict[tuple[Name, bool], FloatColumn]] = {column: {} for column in COLUMNS}
     place = {row: number for number, row in enumerate(batch.rows)}
     for identity, engine in queries.narrowed_engines(batch):
         for column in COLUMNS:
@@ -81,19 +85,20 @@ def _read_batch(
                 continue
             query = growth_query(engine, column, identity, step_s)
             for series in reader.query(query, until_s - (steps - 1) * step_s, until_s, step_s):
-                name = pod_name(series["metric"])
+                key = pod_name(series["metric"]), is_moved(series["metric"])
                 tokens = _tokens(series["values"], until_s, step_s, steps)
-                known = pods[column].get(name)
-                pods[column][name] = tokens if known is None else np.fmax(known, tokens)  # as in a tick
+                known = pods[column].get(key)
+                pods[column][key] = tokens if known is None else np.fmax(known, tokens)  # as in a tick
     read = {}
     for column, of_pods in pods.items():
-        total, known = np.zeros((2, steps, len(batch.rows)))
-        for name, tokens in of_pods.items():
+        total, count = np.zeros((2, 2, steps, len(batch.rows)))
+        for (name, moved), tokens in of_pods.items():
             row = queries.workload_of(name)
             if row in place:
-                total[:, place[row]] += or_zero(tokens)
-                known[:, place[row]] += ~np.isnan(tokens)
-        read[column] = np.where(known > 0, total, np.nan)
+                total[int(moved), :, place[row]] += or_zero(tokens)
+                count[int(moved), :, place[row]] += ~np.isnan(tokens)
+        own, others = np.where(count > 0, total, np.nan)
+        read[column] = np.where(np.isnan(own).all(axis=0), others, own)
     return read
 
 

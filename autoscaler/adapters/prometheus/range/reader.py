@@ -26,9 +26,10 @@ from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 
 from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
+from autoscaler.adapters.prometheus.crowded_answers import AnswerBytes, describe_left_out
 from autoscaler.adapters.prometheus.decode import clean
 from autoscaler.adapters.prometheus.managed_backends import REFUSAL_STATUSES, advice
-from autoscaler.adapters.prometheus.promql.matchers import add_matchers
+from autoscaler.adapters.prometheus.promql.matchers import Place, add_matchers, leave_out
 from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.table.columns import FloatColumn
@@ -36,6 +37,7 @@ from autoscaler.ports import Unavailable
 
 MAX_SERIES = 20_000  # per response
 MAX_BYTES = 128 << 20  # per response, after decompression
+MAX_LOOKED_THROUGH = 2  # times as many bytes are read at most, for the namespaces that fill an answer
 BLOCK_BYTES = 1 << 20
 
 TOO_LARGE = frozenset({413, 422})
@@ -80,11 +82,21 @@ async def run_in_thread(function: Callable[..., Result], *arguments: Any) -> Res
 class RangeQueryFailed(Unavailable):
     """A range query failed."""
 
-    def __init__(self, message: str, *, status: int = 0, too_large: bool = False) -> None:
-        """status: of HTTP; 0: none came. too_large: a query over less time, or for fewer series, may succeed."""
+    def __init__(
+        self, message: str, *, status: int = 0, too_large: bool = False, content: AnswerBytes | None = None
+    ) -> None:
+        """status: of HTTP; 0: none came. too_large: a query over less time, or for fewer series, may succeed.
+
+        content: what fills an answer that is too long.
+        """
         super().__init__(message)
         self.status = status
         self.too_large = too_large
+        self.content = content
+
+
+class NamespacesLeftOut(Unavailable):
+    """A query was answered without the namespaces whose labels fill an answer."""
 
 
 class RangeReader:
@@ -96,6 +108,8 @@ class RangeReader:
         """deadline_s: on the monotonic clock. most_bytes: of a response."""
         self._settings = settings
         self._deadline_s = deadline_s
+        self._most_bytes = most_bytes
+        self._left_out: dict[Place, int] = {}
         self._secrets: list[str] = []
         session = _BoundedSession(deadline_s, most_bytes)
         session.trust_env = (
@@ -126,16 +140,49 @@ class RangeReader:
             method="POST",
         )
 
-    def query(self, expression: str, start_s: float, end_s: float, step_s: float) -> Rows:
+    def query(self, expression: str, start_s: float, end_s: float, step_s: float, *, is_ours: bool = True) -> Rows:
         """Return the series of one range query. Raises Unavailable; its message has no secret.
 
+        Namespaces whose labels alone fill an answer are left out from then on, see `left_out`.
         start_s, end_s: Unix times by the server's clock, in whole seconds.
+        is_ours: False: a tenant may have written the query, so its answer may name any namespace.
         """
+        span = start_s, end_s, step_s
+        try:
+            return self._query_without(self._left_out, expression, *span)
+        except RangeQueryFailed as error:
+            if error.content is None or not is_ours:
+                raise
+            rows: Rows | None = None
+            for place, crowded in enumerate(error.content.crowds(self._most_bytes // 4)):
+                try:
+                    rows = self._query_without({**self._left_out, **crowded}, expression, *span)
+                except RangeQueryFailed as failure:
+                    if not failure.too_large:
+                        raise
+                if rows:
+                    if place == 0:  # by others a tenant may name anybody
+                        self._left_out |= crowded
+                    break
+            if rows is None:
+                raise
+            return rows
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Say which namespaces are left out, and why; (): none is."""
+        said = describe_left_out(self._left_out, self._most_bytes)
+        return (said,) if said else ()
+
+    def _query_without(
+        self, left_out: Mapping[Place, int], expression: str, start_s: float, end_s: float, step_s: float
+    ) -> Rows:
         left_s = self._left_s()
+        matchers = ",".join(filter(None, (self._settings.selector, leave_out(left_out))))
         try:
             self._authorize()
             rows = self._client.custom_query_range(
-                add_matchers(expression, self._settings.selector),
+                add_matchers(expression, matchers),
                 datetime.fromtimestamp(start_s, UTC),
                 datetime.fromtimestamp(max(end_s, start_s), UTC),
                 f"{step_s:g}",
@@ -148,7 +195,9 @@ class RangeReader:
             status = int(shown[1]) if (shown := _STATUS.search(str(error))) else 0
             slow = isinstance(error, (requests.Timeout, _ResponseTooLong))
             message = f"{self.name}: {self._describe_error(error)}"
-            raise RangeQueryFailed(message, status=status, too_large=slow or status in TOO_LARGE) from error
+            content = error.content if isinstance(error, _ResponseTooLong) else None
+            too_large = slow or status in TOO_LARGE
+            raise RangeQueryFailed(message, status=status, too_large=too_large, content=content) from error
         except (
             KeyError,
             TypeError,
@@ -251,6 +300,10 @@ def _points(values: list[Any]) -> FloatColumn:
 class _ResponseTooLong(requests.RequestException):
     """The response is longer than allowed."""
 
+    def __init__(self, message: str, content: AnswerBytes) -> None:
+        super().__init__(message)
+        self.content = content
+
 
 class _BoundedSession(requests.Session):
     """Bounds the size and the time of each response, and the length of the URL, which the library does not."""
@@ -283,12 +336,23 @@ class _BoundedSession(requests.Session):
         return response
 
     def _read(self, raw: Any, until_s: float) -> bytes:
-        parts, size = [], 0
+        parts: list[bytes] = []
+        size = 0
+        content: AnswerBytes | None = None
         while part := raw.read1(BLOCK_BYTES, decode_content=True):  # returns what has arrived
-            parts.append(part)
             size += len(part)
-            if size > self._most_bytes:
-                raise _ResponseTooLong(f"the answer is longer than {self._most_bytes:,} bytes")
-            if time.monotonic() > until_s:
+            if time.monotonic() > until_s and content is None:
                 raise requests.ReadTimeout
+            if content is None and size > self._most_bytes:
+                content = AnswerBytes()
+                for each in parts:
+                    content.add(each)
+            if content is None:
+                parts.append(part)
+                continue
+            content.add(part)
+            if size > MAX_LOOKED_THROUGH * self._most_bytes or time.monotonic() > until_s:
+                break
+        if content is not None:
+            raise _ResponseTooLong(f"the answer is longer than {self._most_bytes:,} bytes", content)
         return b"".join(parts)

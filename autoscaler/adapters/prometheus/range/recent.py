@@ -38,7 +38,7 @@ from autoscaler.adapters.prometheus.range.fleet_queries import Batch, FleetQueri
 from autoscaler.adapters.prometheus.range.past_tokens import read_past_tokens
 from autoscaler.adapters.prometheus.range.reader import RangeReader, Rows, run_in_thread
 from autoscaler.catalog.engines import WITHIN, Engine
-from autoscaler.catalog.series import POD_LABELS
+from autoscaler.catalog.series import POD_LABELS, is_moved
 from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
@@ -121,9 +121,8 @@ class _RecentReading:
         self._bounds: dict[tuple[str, str], Bounds] = {}
         self._pods: dict[Name, int] = {}  # column of each pod that was read
         self._workload: list[int] = []  # row of the workload, by column
-        self._columns: dict[
-            str, list[tuple[int, FloatColumn]]
-        ] = {}  # column of the pod and its values, by name of the reading
+        # By name of the reading: column of the pod, its values, and whether another pod may have written them.
+        self._columns: dict[str, list[tuple[int, FloatColumn, bool]]] = {}
 
     def read(self, offset_s: float) -> RecentReadings:
         """Return what could be read. offset_s: from Unix time to the clock of the tick."""
@@ -173,6 +172,7 @@ class _RecentReading:
         ] = {}  # workloads of the pods in a group; None for pods of other workloads
         indices: dict[Group, set[int]] = {}
         start = process_start_query(engine, identity)
+        moved = is_moved(dict.fromkeys(identity, "its pods"))  # the series of groups name none
         for query in (*engine_queries(engine, identity, QuantileQuery(self._window_s, pairs)), start):
             rows = self._query(query.expression)
             if not query.grouped:
@@ -190,7 +190,8 @@ class _RecentReading:
                     group = group_of(row["metric"], identity, pairs)
                     if len(workloads.get(group, ())) == 1:
                         read = self._values(row["values"])
-                        self._columns.setdefault(query.column, []).extend((index, read) for index in indices[group])
+                        found = ((index, read, moved) for index in indices[group])
+                        self._columns.setdefault(query.column, []).extend(found)
         mixed = {group for group, of_group in workloads.items() if len(of_group) > 1}
         for query in quantile_queries(engine, identity, QuantileQuery(self._window_s)) if mixed else ():
             rows = [row for row in self._query(query.expression) if group_of(row["metric"], identity, pairs) in mixed]
@@ -215,7 +216,8 @@ class _RecentReading:
         for row in rows:
             index = self._pod_column(pod_name(row["metric"]), workload_rows)
             if index is not None:
-                self._columns.setdefault(column, []).append((index, self._values(row["values"])))
+                read = index, self._values(row["values"]), is_moved(row["metric"])
+                self._columns.setdefault(column, []).append(read)
 
     def _values(self, points: FloatColumn) -> FloatColumn:
         """Return the values of the points float64[n, 2] of one series at the steps, float64[T]; NaN without a point."""
@@ -243,16 +245,18 @@ class _RecentReading:
         self._pods = {name: index for name, index in self._pods.items() if index < before}
         del self._workload[before:]
         for column, read in self._columns.items():
-            self._columns[column] = [(index, values) for index, values in read if index < before]
+            self._columns[column] = [each for each in read if each[0] < before]
 
     def _recent(self, offset_s: float, problem: str) -> RecentReadings:
         shape = (self._steps + 1, len(self._pods))
         columns = {}
+        # Any scraped pod may write of others: that counts for workloads alone of which no pod was scraped itself.
+        own = {self._workload[index] for read in self._columns.values() for index, _, moved in read if not moved}
         for name, read in self._columns.items():
             columns[name] = column = np.full(shape, np.nan)
-            for index, values in read:
-                known = column[:, index]
-                column[:, index] = np.fmax(known, values)  # as in a tick
+            for index, values, moved in read:
+                if not (moved and self._workload[index] in own):
+                    column[:, index] = np.fmax(column[:, index], values)  # as in a tick
         if "time_s" in columns:
             columns["time_s"] += offset_s
         return RecentReadings(

@@ -11,8 +11,8 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.decode import clean
-from autoscaler.adapters.prometheus.range.history import PIECE_POINTS
 from autoscaler.adapters.prometheus.range.reader import RangeReader, run_in_thread
+from autoscaler.adapters.prometheus.range.workload_history import PIECE_POINTS
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.table.columns import FloatColumn, IntColumn
 from autoscaler.ports import Unavailable
@@ -95,7 +95,7 @@ def read_results(reader: RangeReader, query: str, start_s: float, end_s: float, 
     values, several = np.full(len(times_s), np.nan), np.zeros(len(times_s), np.int64)
     for first in range(0, len(times_s), PIECE_POINTS):
         piece = times_s[first : first + PIECE_POINTS]
-        for row in reader.query(query, float(piece[0]), float(piece[-1]), step_s):
+        for row in reader.query(query, float(piece[0]), float(piece[-1]), step_s, is_ours=False):
             places = np.round((row["values"][:, 0] - start_s) / step_s).astype(np.int64)
             inside = (places >= 0) & (places < len(times_s))
             values[places[inside]] = row["values"][inside, 1]

@@ -7,7 +7,7 @@ The server knows the service of a pod only by the pod's name without the suffix 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector
 from autoscaler.adapters.prometheus.duplicates import cluster_of
+from autoscaler.adapters.prometheus.pod_labels import NAMESPACES, TRUSTED, namespace_label, scrape_of
 from autoscaler.adapters.prometheus.promql.conventions import convention_query, read_conventions
 from autoscaler.adapters.prometheus.promql.engines import (
     Over,
@@ -36,10 +37,12 @@ from autoscaler.adapters.prometheus.promql.within_objective import (
     count_expression,
     read_bounds,
 )
-from autoscaler.adapters.prometheus.range.reader import RangeReader
+from autoscaler.adapters.prometheus.range.fair_query import query_fairly
+from autoscaler.adapters.prometheus.range.reader import RangeReader, Rows
 from autoscaler.catalog.engines import ENGINES, WITHIN, Engine
 from autoscaler.catalog.series import POD_LABELS, Labels, Readings
 from autoscaler.catalog.spellings import Spelling, engines_spelled, spelled
+from autoscaler.config.findings import name_some
 from autoscaler.core.model.fleet import Pool
 from autoscaler.core.table.columns import FloatColumn
 
@@ -66,6 +69,11 @@ class ServiceName(NamedTuple):
 
     def __str__(self) -> str:
         return "/".join(filter(None, self))
+
+    @property
+    def space(self) -> str:
+        """Return its namespace, with the cluster if series name one."""
+        return "/".join(filter(None, self[:2]))
 
 
 class ServiceQuery(NamedTuple):
@@ -165,7 +173,9 @@ def read_scrape_interval(
     window_s = 600.0
     rows = [row for engine in ENGINES.values() for row in presence_rows(spelled(engine, spellings))]
     counts = or_join(Over("count_over_time", window_s).apply(text) for row in rows for text in selectors(row, row.name))
-    asked = reader.query(f"quantile(0.5, quantile {by(*_NAMESPACES)} (0.25, {counts}))", *span_s, moments_s(span_s))
+    spaces = f"quantile {by(*NAMESPACES)} (0.25, {counts})"  # a pod may write of many, so each scrape counts once
+    query = f"quantile(0.5, quantile {by(*TRUSTED)} (0.25, {spaces}))"
+    asked = reader.query(query, *span_s, moments_s(span_s))
     return (
         float(window_s / max(np.median(np.concatenate([row["values"][:, 1] for row in asked])), 1.0)) if asked else None
     )
@@ -178,7 +188,9 @@ class Devices(NamedTuple):
     pool: Pool
 
 
-def read_devices(reader: RangeReader, span_s: tuple[float, float]) -> dict[ServiceName, Devices]:
+def read_devices(
+    reader: RangeReader, span_s: tuple[float, float], problems: dict[str, None]
+) -> dict[ServiceName, Devices]:
     """Return the devices of each service, as DCGM reported them at any time of the span. Raises Unavailable.
 
     Of several pools the one that the most pods used at the latest time counts.
@@ -187,8 +199,9 @@ def read_devices(reader: RangeReader, span_s: tuple[float, float]) -> dict[Servi
     grouped = with_group_label(devices_query(CLUSTER_LABELS), pod, POD_LABELS)
     labels = by(*group_labels(pod, POD_LABELS), *POOL)
     found: dict[ServiceName, tuple[float, Devices]] = {}
-    for row in reader.query(f"max {labels} ({grouped})", *span_s, moments_s(span_s)):
-        (at_s, count), name = row["values"][-1].tolist(), service_of(row["metric"])
+    rows = query_fairly(reader, f"max {labels} ({grouped})", *span_s, moments_s(span_s), problems)
+    for name, row in believed(rows, lambda row: (row["values"][-1, 1], pool_of(row["metric"])), problems):
+        at_s, count = row["values"][-1].tolist()
         if name.name and 1 <= count <= MAX_DEVICES:
             found[name] = max(
                 found.get(name, (0.0, Devices(0, Pool("")))), (at_s, Devices(count, pool_of(row["metric"])))
@@ -197,7 +210,7 @@ def read_devices(reader: RangeReader, span_s: tuple[float, float]) -> dict[Servi
 
 
 def read_cold_starts(
-    reader: RangeReader, spellings: tuple[Spelling, ...], span_s: tuple[float, float]
+    reader: RangeReader, spellings: tuple[Spelling, ...], span_s: tuple[float, float], problems: dict[str, None]
 ) -> dict[ServiceName, float]:
     """Return the median seconds from the creation of a pod until it was ready, of each service. Raises Unavailable.
 
@@ -212,27 +225,24 @@ def read_cold_starts(
     of_engines = f"(({took}) - ({created})) and on (namespace, pod) (group by (namespace, pod) ({present}))"
     query = f"quantile {by(*group_labels(pod, pair))} (0.5, {with_group_label(of_engines, pod, pair)})"
     found: dict[ServiceName, list[FloatColumn]] = {}
-    for row in reader.query(query, *span_s, moments_s(span_s)):
+    for row in query_fairly(reader, query, *span_s, moments_s(span_s), problems):
         seconds = row["values"][:, 1]
         found.setdefault(service_of(row["metric"]), []).append(seconds[(seconds > 0) & (seconds <= MOST_START_S)])
     medians = {name: np.concatenate(parts) for name, parts in found.items()}
     return {name: float(np.median(each)) for name, each in medians.items() if len(each)}
 
 
-def namespace_label(labels: Labels) -> str:
-    """Return the label that names the namespace of a series; "": none does."""
-    return next((name for name in _NAMESPACES if labels.get(name)), "")
-
-
 POLICY_LABEL = "annotation_vllm_autoscaler_io_policy"
 
 
-def read_policy_names(reader: RangeReader, span_s: tuple[float, float]) -> dict[ServiceName, str]:
+def read_policy_names(
+    reader: RangeReader, span_s: tuple[float, float], problems: dict[str, None]
+) -> dict[ServiceName, str]:
     """Return the policy that each workload names in its annotation, the last one. Raises Unavailable.
 
     kube-state-metrics shows annotations that `--metric-annotations-allowlist` names.
     """
-    by_label = by(*_NAMESPACES, *CLUSTER_LABELS, GROUP, POLICY_LABEL)
+    by_label = by(*NAMESPACES, *CLUSTER_LABELS, GROUP, POLICY_LABEL)
     query = or_join(
         f'max {by_label} (label_replace({name}{{{POLICY_LABEL}!=""}}, "{GROUP}", "$1", "{label}", "(.+)"))'
         for name, label in (
@@ -241,8 +251,8 @@ def read_policy_names(reader: RangeReader, span_s: tuple[float, float]) -> dict[
         )
     )
     found: dict[ServiceName, tuple[float, str]] = {}
-    for row in reader.query(query, *span_s, moments_s(span_s)):
-        name = service_of(row["metric"])
+    rows = query_fairly(reader, query, *span_s, moments_s(span_s), problems)
+    for name, row in believed(rows, lambda row: row["metric"][POLICY_LABEL], problems):
         last = (float(row["values"][-1, 0]), row["metric"][POLICY_LABEL])
         found[name] = max(found.get(name, last), last)
     return {name: policy for name, (_, policy) in found.items()}
@@ -258,7 +268,25 @@ def service_of(labels: Labels) -> ServiceName:
     return ServiceName(cluster.name if cluster else "", namespace, name)
 
 
-_NAMESPACES = ("exported_namespace", "pod_namespace", "k8s_namespace_name", "namespace", "kubernetes_namespace")
+def believed(
+    rows: Rows, value: Callable[[dict[str, Any]], Hashable], problems: dict[str, None]
+) -> Iterator[tuple[ServiceName, dict[str, Any]]]:
+    """Yield the rows of each service: those of its own scrape, else those of others. Of others that differ, none.
+
+    value: what rows of one scrape are compared by. Contradictions are told in `problems`.
+    """
+    told: dict[ServiceName, dict[str, Rows]] = {}
+    for row in rows:
+        told.setdefault(service_of(row["metric"]), {}).setdefault(scrape_of(row["metric"]), []).append(row)
+    odd: dict[str, list[str]] = {}
+    for name, scrapes in told.items():
+        chosen = [scrapes[""]] if "" in scrapes else [*scrapes.values()]
+        if len({frozenset(map(value, of_scrape)) for of_scrape in chosen}) > 1:
+            odd.setdefault(name_some(sorted(scrapes)), []).append(str(name))
+            continue
+        yield from ((name, row) for row in chain.from_iterable(chosen))
+    for scrapes_of, names in odd.items():
+        problems[f"pods of {scrapes_of} contradict each other about {name_some(names)}: none is believed"] = None
 
 
 def pod_identity(identity: Identity) -> Identity:

@@ -17,6 +17,7 @@ from autoscaler.adapters.prometheus.promql.pod_groups import GROUP, with_group_l
 from autoscaler.adapters.prometheus.range.node_costs import metric_label
 from autoscaler.adapters.prometheus.range.reader import RangeReader
 from autoscaler.adapters.prometheus.range.service_queries import ServiceName, moments_s, service_of
+from autoscaler.config.findings import name_some
 from autoscaler.ports import Unavailable
 
 MOST_OF_NAMESPACE = 300
@@ -42,7 +43,7 @@ def read_teams(
     """
     value = metric_label(label)
     spaces = sorted({name.namespace for name in services if NAMESPACE.fullmatch(name.namespace)})
-    found: dict[str, dict[ServiceName, tuple[float, str]]] = {name: {} for name, _ in label_sources("")}
+    found: dict[str, dict[ServiceName, dict[str, float]]] = {name: {} for name, _ in label_sources("")}
     problems: dict[str, None] = {}
     for first in range(0, len(spaces), NAMESPACES_AT_ONCE):
         places = "|".join(spaces[first : first + NAMESPACES_AT_ONCE])
@@ -54,20 +55,27 @@ def read_teams(
             except Unavailable as error:
                 problems[f"the label {label} in {name} could not be read: {error}"] = None
                 continue
-            seen = found[name]
             for row in rows:
-                key = service_of(row["metric"])
-                last_s = float(row["values"][-1, 0])
-                seen[key] = max(seen.get(key, (0.0, "")), (last_s, _clean(row["metric"].get(value, ""))))
+                seen = found[name].setdefault(service_of(row["metric"]), {})
+                seen[_clean(row["metric"].get(value, ""))] = float(row["values"][-1, 0])
             crowded = Counter(row["metric"].get("namespace", "") for row in rows)
             for space, number in crowded.items():
                 if number >= MOST_OF_NAMESPACE:
                     most = f"allowed: {MOST_OF_NAMESPACE} in a namespace"
                     problems[f"the label {label} of some workloads of {space} is not read from {name}; {most}"] = None
-    teams = {key: team for seen in found.values() for key, (_, team) in seen.items() if team}
-    whole = (name._replace(name="") for name in services)
-    named = (teams.get(name) or teams.get(space, "") for name, space in zip(services, whole, strict=True))
-    return tuple(named), tuple(problems)
+    problems |= dict.fromkeys(reader.left_out)
+    last_s = {key: own for seen in found.values() for key, own in seen.items() if any(own)}
+    named = [last_s.get(name) or last_s.get(name._replace(name=""), {"": 0.0}) for name in services]
+    moved = [str(name) for name, own in zip(services, named, strict=True) if len(own) > 1]
+    return tuple(max(own, key=lambda team: (own[team], team)) for own in named), (*problems, *say_moved(moved))
+
+
+def say_moved(services: Sequence[str]) -> tuple[str, ...]:
+    """Say which services changed their team within the span: whoever sets the label on its last day gets all of it."""
+    if not services:
+        return ()
+    of = "its whole span counts for its" if len(services) == 1 else "their whole spans count for their"
+    return (f"{name_some(services)}: the team changed within the span, and {of} last one",)
 
 
 def label_sources(where: str) -> tuple[tuple[str, str], ...]:

@@ -233,6 +233,31 @@ async def test_a_number_of_devices_that_no_pod_can_hold_is_unknown(count: str):
         assert workloads.fleet().gpus_per_replica[0] == 2
 
 
+async def test_another_pod_changes_no_engine_and_no_gpus():
+    other = {"namespace": "aaa", "pod": "aaa-0", "exported_namespace": "llm", "exported_pod": POD}
+    engines = vector(
+        ({**other, "metric": "sglang", "model_name": "a", "cluster": "b"}, 1),
+        ({**pod(POD), "metric": "vllm", "model_name": "llama-3"}, 1),
+        ({**pod("a" * 300), "metric": "vllm"}, 1),
+        ({**pod("a-\u202e-0"), "metric": "vllm"}, 1),
+    )
+    honest = {**other, "namespace": "gpu", "modelName": "NVIDIA H100"}
+    devices = vector((honest, 1), ({**other, "modelName": "NVIDIA T4"}, 1000))
+    rules = healthy() | {"engine/pod": vector(({"metric": "engine/pod"}, 1), ({"metric": "gpu/pod"}, 1))}
+    server = Server(**{"^count by": devices}, **rules | {"^label_replace.sum by": engines})
+    async with (
+        serving(server.answer) as url,
+        DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
+    ):
+        fleet = workloads.fleet()
+        assert [(str(each.ref), each.engine, each.model) for each in fleet.workloads] == [
+            ("llm/llama", "vllm", "llama-3")
+        ]
+        assert math.isnan(fleet.gpus_per_replica[0])
+        told = "pods: pods of 'aaa', 'gpu' contradict each other about GPUs of 'llm': none is believed"
+        assert workloads.problems == (told,)
+
+
 async def test_servers_without_statistics_and_odd_names_are_reported():
     mute = vector(*[({**pod(f"m-{number}"), "instance": "10.0.0.1:8000"}, 1) for number in range(5)])
     named = vector(({"__name__": "x_vllm:num_requests_running"}, 1))

@@ -10,6 +10,7 @@ import pytest
 from autoscaler.adapters.prometheus.discovery import inventory as inventory_module
 from autoscaler.adapters.prometheus.discovery.inventory import FORGET_S, MISSED_S, DiscoveredWorkloads, DiscoveryResult
 from autoscaler.adapters.prometheus.discovery.kube_state import Controllers, PodFacts
+from autoscaler.config.prices import shares_of
 from autoscaler.core.model.fleet import Fleet, PendingCause, Pool, WorkloadRef
 
 NOTHING = Controllers({}, {})
@@ -35,6 +36,15 @@ def test_reporting_pods_are_ready_without_kube_state_metrics():
     assert fleet.replicas.tolist() == [2]
     assert fleet.pod_ready.all()
     assert np.isnan(fleet.pod_created_s).all()
+
+
+def test_stated_gpus_are_whole_ones_when_no_series_tells():
+    inventory, other = DiscoveredWorkloads(2.0), ("llm", "measured-5d4f8c7b9-x2x9z")
+    inventory.update(result(A, other, gpus={other: Counter({H100: 8})}), 0)
+    fleet = snapshot(inventory)
+    assert fleet.gpus_per_replica.tolist() == [2, 8]
+    assert [fleet.pools[pool] for pool in fleet.pool] == [Pool("nvidia.com/gpu"), H100]
+    assert shares_of(fleet.groups.groups).tolist() == [1, 1]
 
 
 def group(*pods: str) -> list[tuple[str, str]]:
@@ -166,6 +176,14 @@ def test_gpus_per_replica_come_from_the_devices_of_pods():
     assert fleet.pool.tolist() == [0]
 
 
+def test_stated_gpus_per_replica_count_where_no_device_is_seen():
+    inventory = DiscoveredWorkloads(gpus_per_replica=4.0)
+    inventory.update(result(A), 0)
+    assert snapshot(inventory).gpus_per_replica.tolist() == [4]
+    inventory.update(result(A, gpus={A: Counter({H100: 2})}), 0)
+    assert snapshot(inventory).gpus_per_replica.tolist() == [2]
+
+
 def test_gpus_per_replica_drop_only_after_a_complete_pass():
     inventory = DiscoveredWorkloads()
     inventory.update(result(A, gpus={A: Counter({H100: 4})}), 0)
@@ -206,9 +224,40 @@ def test_the_same_workloads_are_the_same_tuple():
 
 
 @pytest.mark.slow
-def test_a_flood_of_names_is_followed_up_to_a_bound():
-    flood = {("llm", f"w{number}-0"): ENGINE for number in range(inventory_module.MAX_WORKLOADS + 10)}
+def test_a_flood_of_told_names_leaves_room_for_scraped_pods():
+    flood = {("aaa", f"w{number}-0"): ENGINE for number in range(inventory_module.MAX_WORKLOADS)}
     inventory = DiscoveredWorkloads()
-    inventory.update(replace(result(), reporting=flood), 0)
+    inventory.update(replace(result(), reporting=flood, told=frozenset(flood)), 0)
     assert inventory.is_full()
-    assert len(snapshot(inventory).workloads) == inventory_module.MAX_WORKLOADS
+    assert len(snapshot(inventory).workloads) == inventory_module.MAX_WORKLOADS // 2
+    inventory.update(result(A), 10)
+    assert not inventory.is_full()
+    assert snapshot(inventory).workloads[-1].ref == LLAMA
+
+
+@pytest.mark.parametrize("others", [("llm", "llama-7d9c5b6f4-zzzzz"), ("llm", "mixtral-0-1"), ("llm", "mixtral-1")])
+def test_others_add_no_pod_to_a_workload_that_is_scraped(others: tuple[str, str]):
+    inventory, mixtral = DiscoveredWorkloads(), ("llm", "mixtral-0")
+    inventory.update(result(A, mixtral, others, told=frozenset({others})), 0)
+    fleet = snapshot(inventory)
+    assert {str(each.ref): each.ref.kind for each in fleet.workloads if each.ref.name != "mixtral-0"} == {
+        "llm/llama": "Deployment",
+        "llm/mixtral": "StatefulSet",
+    }
+    assert {("llm", pod.name) for pod in fleet.pods} - {("llm", "mixtral-0-1")} == {A, mixtral}
+    inventory.update(result(others, A, told=frozenset({others, A}), pods={A: PodFacts(ready=False)}), 10)
+    assert not snapshot(inventory).pod_ready[0], "its scrape failed, and kube-state-metrics tells of it"
+
+
+def test_kinds_of_gpus_are_bounded_and_forgotten():
+    """Each pod may name a kind of its own, and another one each time."""
+    inventory = DiscoveredWorkloads()
+    odd = [("aaa", f"w{number}-0") for number in range(inventory_module.MAX_POOLS + 10)]
+    for turn in range(2):
+        gpus = {name: Counter({Pool("nvidia.com/gpu", f"{turn}-{name[1]}"): 2}) for name in odd} | {
+            A: Counter({H100: 8})
+        }
+        inventory.update(result(A, *odd, gpus=gpus, told=frozenset(odd)), turn)
+        fleet = snapshot(inventory)
+        assert (len(fleet.pools), fleet.pools[0]) == (inventory_module.MAX_POOLS, H100)
+        assert (fleet.pool.min(), fleet.gpus_per_replica.min()) == (-1, 2)

@@ -12,7 +12,7 @@ from tests.adapters.prometheus.responses import pod, vector
 
 def facts(*series: tuple[str, dict[str, str], object]) -> PodFacts:
     answer = vector(*[({"metric": name, **pod("a-0"), **labels}, value) for name, labels, value in series])
-    return read_pods(decode_vector(answer.encode()))["llm", "a-0"]
+    return read_pods(decode_vector(answer.encode()), {})["llm", "a-0"]
 
 
 def test_times_readiness_and_owner_of_a_pod():
@@ -99,12 +99,56 @@ def test_owners_of_replica_sets_and_spec_replicas():
         ({"namespace": "llm", "statefulset": "b"}, 0),
         ({"namespace": "llm", "deployment": "broken"}, "NaN"),
     )
-    found = read_controllers(decode_vector(answer.encode()))
+    found = read_controllers(decode_vector(answer.encode()), {})
     assert found.replica_set_owners == {("llm", "a-7d"): ("Deployment", "a")}
     assert found.replicas == {("llm", "Deployment", "a"): 3, ("llm", "StatefulSet", "b"): 0}
 
 
 def test_series_without_a_pod_or_a_number_are_left_out():
     answer = vector(({"metric": "kube_pod_created", "namespace": "llm"}, 1), ({"metric": "x", **pod("b")}, "NaN"))
-    assert read_pods(decode_vector(answer.encode())) == {}
+    assert read_pods(decode_vector(answer.encode()), {}) == {}
     assert math.isnan(facts(("unknown_metric", {}, 1)).created_s)
+
+
+OTHER = {"namespace": "evil", "pod": "evil-0", "exported_namespace": "llm", "exported_pod": "a-0"}
+MOVED = {**OTHER, "namespace": "monitoring", "pod": "kube-state-metrics-0"}
+"""The labels of series about one pod, as a pod of a tenant and kube-state-metrics write them."""
+
+
+def test_no_number_of_devices_is_known_that_no_pod_can_have():
+    for count in (1e308, -1, 1025):
+        assert facts(requests("vllm", "nvidia_com_gpu", count)).gpus == {}
+
+
+def test_facts_of_a_kept_label_go_before_what_pods_of_others_tell():
+    answer = vector(
+        ({"metric": "kube_pod_created", **pod("a-0")}, 1_000),
+        ({"metric": "kube_pod_status_phase", "phase": "Failed", **OTHER}, 1),
+        ({"metric": "kube_pod_created", **OTHER, "exported_pod": "a-1"}, 1_000),
+    )
+    problems: dict[str, None] = {}
+    (created,) = read_pods(decode_vector(answer.encode()), problems).values()
+    assert (created.created_s, created.ended, problems) == (1_000, False, {})
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"metric": "kube_pod_deletion_timestamp", **OTHER},
+        {"metric": "kube_pod_created", **OTHER, "exported_pod": "a-1"},
+    ],
+)
+def test_facts_are_unknown_where_pods_of_others_contradict_each_other(lie: dict[str, str]):
+    truth = {"metric": "kube_pod_created"}
+    answer = vector(({**truth, **MOVED}, 1_000), ({**truth, **MOVED, "exported_namespace": "b"}, 1_000), (lie, 1_000))
+    problems: dict[str, None] = {}
+    assert list(read_pods(decode_vector(answer.encode()), problems)) == [("b", "a-0")]
+    (problem,) = problems
+    assert problem == "pods of 'evil', 'monitoring' contradict each other about pods of 'llm': none is believed"
+
+
+def test_replicas_are_unknown_where_other_pods_contradict():
+    answer = vector(({**MOVED, "deployment": "a"}, 3), ({**OTHER, "deployment": "a"}, 30))
+    problems: dict[str, None] = {}
+    assert read_controllers(decode_vector(answer.encode()), problems).replicas == {}
+    assert "about controllers of 'llm'" in next(iter(problems))

@@ -80,3 +80,11 @@ def test_gateway_series_are_grouped_by_metric():
     found = decode_vector(vector(({"metric": "a", "x": "1"}, 1), ({"metric": "b"}, 2), ({"metric": "a"}, 0)).encode())
     assert group_by_metric(found, 9) == {"a": [({"x": "1"}, 1.0), ({}, 0.0)], "b": [({}, 2.0)]}
     assert group_by_metric(found, 1) == {"a": [({"x": "1"}, 1.0)]}
+
+
+def test_a_crowd_of_series_leaves_room_for_gateways_of_others():
+    crowd = [({"metric": "a", "namespace": "evil", "x": str(number)}, 1) for number in range(20)]
+    found = decode_vector(vector(*crowd, ({"metric": "a", "namespace": "gateways"}, 7)).encode())
+    kept = group_by_metric(found, 4)["a"]
+    assert len(kept) == 4
+    assert ({"namespace": "gateways"}, 7.0) in kept

@@ -49,6 +49,22 @@ def test_own_scrape_counts_before_moved_labels():
     assert joined((moved, 900), (pod("a-0"), "NaN"))[0] == 900
 
 
+def test_what_pods_of_others_contradict_is_unknown_where_it_is_asked():
+    """Any pod may expose readings of the GPUs of others."""
+    moved = {"exported_namespace": "llm", "exported_pod": "a-0", **pod("dcgm-0", "gpu")}
+    forged = {**moved, **pod("evil-0", "attacker")}
+    second = {**moved, "exported_pod": "a-1"}
+    join = PodJoin()
+    join.align(FLEET)
+    answer = found((moved, 0), (forged, 0.5), (second, 0.3), ({**second, "job": "x"}, 0.4), (pod("b-0"), 0.2))
+    assert join.column(answer, alike=True) == pytest.approx([np.nan, 0.4, 0.2], nan_ok=True)
+    assert join.column(answer) == pytest.approx([0.5, 0.4, 0.2])
+    agreed = found((moved, 0.5), (forged, 0.502), ({**forged, **pod("own-0", "llm"), "job": "y"}, "NaN"))
+    assert join.column(agreed, alike=True)[0] == 0.502
+    own = found((moved, 0.5), (forged, 0.9), (pod("a-0"), 0.1))
+    assert join.column(own, alike=True)[0] == 0.1
+
+
 def test_a_value_that_is_not_a_number_is_unknown():
     assert np.isnan(joined((pod("a-0"), "NaN"))[0])
 

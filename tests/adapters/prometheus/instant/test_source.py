@@ -1,6 +1,5 @@
 """Samples from arbitrary answers of a server, over HTTP on loopback."""
 
-import asyncio
 import re
 from dataclasses import fields
 
@@ -23,7 +22,7 @@ from tests.adapters.prometheus.query_server import FLEET, STARTED_S, HandClock, 
 from tests.adapters.prometheus.responses import NOW_UNIX_S, html, pod, vector
 from tests.harness.exposition import Answer
 from tests.harness.objectives import objectives
-from tests.harness.process import free_port
+from tests.harness.process import PATIENCE_S, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -195,10 +194,8 @@ async def test_lost_queries_come_earlier_in_the_next_tick():
 
 
 async def test_a_query_that_hangs_does_not_hold_up_the_tick():
-    server = Server(**healthy(generation_tokens=Answer(vector(), delay_s=5)))
-    before_s = asyncio.get_running_loop().time()
-    samples = await server.sample(deadline_s=1)
-    assert asyncio.get_running_loop().time() - before_s < 4
+    server = Server(**healthy(generation_tokens=Answer(vector(), delay_s=10 * PATIENCE_S)))
+    samples = await server.sample(deadline_s=3)
     assert {"time_s", "running", "waiting"} <= known(samples)
     assert report(samples).failed == 1
 

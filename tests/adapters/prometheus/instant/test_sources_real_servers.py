@@ -17,6 +17,7 @@ from autoscaler.adapters.prometheus.instant.source import PrometheusSource
 from autoscaler.config.settings import PrometheusSettings
 from tests.adapters.prometheus.fleets import fleet_of
 from tests.harness.objectives import objectives
+from tests.harness.process import PATIENCE_S
 from tests.harness.prometheus import prometheus
 from tests.harness.promql import PromqlServer
 from tests.harness.remote_write import write_samples
@@ -247,7 +248,7 @@ async def read(server: PromqlServer) -> dict[str, tuple[float, ...]]:
     for name, case in CASES.items():
         fleet = fleet_of({"llm/q": [pod_of(name)]})
         async with PrometheusSource(PrometheusSettings(url=server.url), SystemClock()) as source:
-            samples = await source.sample(fleet, objectives(fleet, max_age_s=case.max_age_s), 10)
+            samples = await source.sample(fleet, objectives(fleet, max_age_s=case.max_age_s), PATIENCE_S)
         (report,) = samples.reports
         assert not report.failed, report.problems
         columns = ("running", "waiting", "kv_usage", "generation_tokens", "first_tokens")
@@ -257,11 +258,11 @@ async def read(server: PromqlServer) -> dict[str, tuple[float, ...]]:
     for name in RANKS:
         fleet = fleet_of({"llm/q": [pod_of(name)]}, engine="sglang")
         async with PrometheusSource(PrometheusSettings(url=server.url), SystemClock()) as source:
-            samples = await source.sample(fleet, objectives(fleet), 10)
+            samples = await source.sample(fleet, objectives(fleet), PATIENCE_S)
         found[name] = (float(samples.pods.waiting[0]),)
     fleet = fleet_of({f"llm/{name}": [] for name in ("empty", *ARRIVALS)})
     async with PrometheusSource(PrometheusSettings(url=server.url), SystemClock()) as source:
-        samples = await source.sample(fleet, objectives(fleet), 10)
+        samples = await source.sample(fleet, objectives(fleet), PATIENCE_S)
     found["gateway"] = (float(samples.gateways.waiting[0]),)
     found["arrivals"] = tuple(samples.gateways.arrivals_per_s[1:].tolist())
     return found

@@ -243,7 +243,7 @@ async def test_a_counter_that_went_back_is_passed_on_as_it_is(scene: Scene):
         await scene.server.flush()
         return scene.reported(await scene.prometheus(), name)[0] != CASES[name].expected[0]
 
-    await eventually(reported, "the restarted engine", 20, every_s=0.2)
+    await eventually(reported, "the restarted engine", every_s=0.2)
     scraped, queried = await scene.scraped(), await scene.prometheus()
     assert scene.reported(queried, name) == pytest.approx(scene.reported(scraped, name), rel=1e-9)
     assert scene.reported(queried, name)[0] == 12 < CASES[name].expected[0]

@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.range.gpu_readings import read_gpus
-from autoscaler.adapters.prometheus.range.own_use import CAUSE, STATE, read_own_use
+from autoscaler.adapters.prometheus.range.own_use import CAUSE, STATE, read_gateways, read_own_use
 from autoscaler.adapters.prometheus.range.reader import RangeReader
 from autoscaler.adapters.prometheus.range.service_queries import ServiceName, find_engines
 from autoscaler.adapters.prometheus.range.team_labels import MAX_VALUE, MOST_OF_NAMESPACE, read_teams
@@ -25,7 +25,8 @@ from tests.report.generated import filled_prometheus
 pytestmark = pytest.mark.integration
 
 SCRAPE_S, SPAN_S, STEP_S = 30, 3600, 600.0
-SERVICES = tuple(ServiceName("", "llm", name) for name in SHOWN)
+LATE = "late"  # a TensorRT-LLM that gives long answers: it counts a request when it ends, and nothing before
+SERVICES = tuple(ServiceName("", "llm", name) for name in (*SHOWN, LATE))
 LONG = "x" * 10_000
 LABELS = {
     "idle": '<img src=x onerror=\\"alert(1)\\">',
@@ -45,11 +46,19 @@ def samples(at_s: int, since_s: int):
         yield f"vllm:num_requests_waiting{{{where}}} {shown.waiting} {at_s}"
         yield f'vllm:num_requests_waiting_by_reason{{{where},reason="deferred"}} {shown.deferred} {at_s}'
         for counter in ("generation_tokens", "prompt_tokens", "request_success"):
-            yield f"vllm:{counter}_total{{{where}}} {grown} {at_s}"
+            if (name, counter) != ("stuck-unseen", "prompt_tokens"):  # what others count, it need not
+                yield f"vllm:{counter}_total{{{where}}} {grown} {at_s}"
+    where = f'namespace="llm",pod="{LATE}-0",job="trtllm",instance="{LATE}:8000",model_name="m"'
+    yield f"trtllm_num_requests_running{{{where}}} 2 {at_s}"
+    yield f"trtllm_num_requests_waiting{{{where}}} 0 {at_s}"
+    yield f"trtllm_request_success_total{{{where}}} 0 {at_s}"
     for name, team in LABELS.items():
         yield f'kube_statefulset_labels{{namespace="llm",statefulset="{name}",label_team="{team}"}} 1 {at_s}'
-    yield f'kube_namespace_labels{{namespace="llm",label_team="all"}} 1 {at_s}'
+    team = "all" if since_s > SPAN_S / 2 else "others"
+    yield f'kube_namespace_labels{{namespace="llm",label_team="{team}"}} 1 {at_s}'
     for pod in ("leader", "follower"):  # both count
+        own = f'exported_namespace="llm",namespace="autoscaler",workload="idle",pod="{pod}"'
+        yield f"vllm_autoscaler_gateway_waiting_requests{{{own}}} 0 {at_s}"
         own = f'namespace="llm",workload="w",kind="Deployment",pod="{pod}"'
         yield f'vllm_autoscaler_gpu_seconds_total{{{own},state="floor"}} {2 * since_s} {at_s}'
         yield f'vllm_autoscaler_idle_gpu_seconds_total{{{own},cause="floor"}} {2 * since_s} {at_s}'
@@ -72,8 +81,9 @@ async def test_history_diagnoses_as_the_daemon_does(tmp_path):
         days = list(read_gpus(reader, found, span_s, STEP_S))
         teams, problems = read_teams(reader, "team", SERVICES, span_s)
         others, _ = read_teams(reader, "example.com/Team", SERVICES, span_s)
-        used = read_own_use(reader, span_s)
-        of_half = read_own_use(reader, (span_s[1] - SPAN_S / 2, span_s[1]))
+        used = read_own_use(reader, span_s, {})
+        gateways = read_gateways(reader, span_s, {})
+        of_half = read_own_use(reader, (span_s[1] - SPAN_S / 2, span_s[1]), {})
         chosen, of_chosen, _ = of_teams("team", ("a?b",), reader, FleetHistory(span, SERVICES, {}))
         with pytest.raises(ValueError, match=r"no service of team nobody; found: .*all"):
             of_teams("team", ("nobody",), reader, FleetHistory(span, SERVICES, {}))
@@ -81,20 +91,25 @@ async def test_history_diagnoses_as_the_daemon_does(tmp_path):
 
     hours = count_hours(days, SERVICES, STEP_S)
     assert hours.by_diagnosis.sum(axis=0) == pytest.approx(1.0)
-    told = {name: Diagnosis(int(hours.by_diagnosis[:, row].argmax())) for row, name in enumerate(SHOWN)}
+    *rows, told_late = (Diagnosis(int(found)) for found in hours.by_diagnosis.argmax(axis=0))
+    told = dict(zip(SHOWN, rows, strict=True))
     assert told == {name: shown.diagnosis for name, shown in SHOWN.items()}
     assert [name for row, name in enumerate(SHOWN) if hours.weak_h[row]] == [
         name for name, shown in SHOWN.items() if shown.weak
     ]
 
-    assert problems == ()
-    team = dict(zip(SHOWN, teams, strict=True))
+    (moved,) = problems
+    assert moved.endswith(": the team changed within the span, and their whole spans count for their last one")
+    assert told_late is Diagnosis.NO_GPU_READING
+    team = dict(zip((*SHOWN, LATE), teams, strict=True))
     assert team["idle"] == '<img src=x onerror="alert(1)">'
     assert team["decode"] == "x" * (MAX_VALUE - 1) + "…"
     assert team["prefill"] == "a?b"
     assert team["pcie"] == team["busy"] == "all"
     assert (chosen.services, of_chosen) == ((ServiceName("", "llm", "prefill"),), ("a?b",))
     assert set(others) == {""}
+
+    assert gateways == {("llm", "idle")}
 
     sums = {(row.kind, row.name): row for row in used}
     assert set(sums) == {(STATE, "floor"), (CAUSE, "floor")}
@@ -104,7 +119,9 @@ async def test_history_diagnoses_as_the_daemon_does(tmp_path):
 
 
 class Labelled:
-    """A server with so many labelled Deployments in each namespace; a real one is not filled with a hundred spaces."""
+    """A server with many labelled Deployments in each namespace; a real one is not filled with a hundred spaces."""
+
+    left_out = ()
 
     def __init__(self, of_namespace):
         self.of_namespace, self.asked = of_namespace, []

@@ -16,8 +16,8 @@ from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.recent import PastTokens
 from autoscaler.ports import Unavailable
 from tests.adapters.prometheus.backfill import Sample, pod_name
-from tests.adapters.prometheus.range.test_history import load_into, prometheus_with
 from tests.adapters.prometheus.range.test_recent import cluster, matrix, names_in, serving
+from tests.adapters.prometheus.range.test_workload_history import load_into, prometheus_with
 from tests.harness.fixtures import StartPromql
 from tests.harness.process import free_port
 
@@ -70,11 +70,14 @@ class Week:
         old, new, other = pod_name("llama", 1), pod_name("llama", 2), pod_name("qwen", 1)
         self.present = new
         sglang = {"engine_type": "unified"}
+        tenant = {"namespace": "evil", "exported_namespace": "team"}  # it writes of pods of others, real and invented
         self.samples = (
             *engine(old, (100.0, 20.0), self.day[2], self.day[4]),  # its first two days are beyond the retention
             *engine(old, (300.0, 60.0), self.day[4], self.day[5]),  # the process restarted: its counters fell
             *engine(new, (200.0, 40.0), self.day[4], END_S + SCRAPE_S),
             *engine(new, (200.0, 40.0), self.day[4], END_S + SCRAPE_S, job="again"),  # another job reads it, too
+            *engine("evil-0", (9e3, 9e3), self.day[2], END_S + SCRAPE_S, **tenant, exported_pod=new),
+            *engine("evil-0", (9e3, 9e3), self.day[2], END_S + SCRAPE_S, **tenant, exported_pod=pod_name("llama", 9)),
             *counter("sglang:prompt_tokens_total", other, 50.0, self.day[5], END_S + SCRAPE_S, **sglang),
             *counter("sglang:cached_tokens_total", other, 10.0, self.day[5], END_S + SCRAPE_S, **sglang),
             *counter("sglang:generation_tokens_total", other, 7.0, self.day[5], END_S + SCRAPE_S, **sglang),

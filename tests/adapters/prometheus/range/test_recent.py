@@ -22,17 +22,17 @@ from autoscaler.core.model.recent import RecentReadings
 from autoscaler.core.model.samples import Objectives
 from autoscaler.core.readings.counter_falls import PROCESS_START
 from autoscaler.lab.replay.case import Case, Goal
-from autoscaler.lab.replay.inputs.transform import generate
 from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.ports import Unavailable
 from autoscaler.sim.engine.profiles import H100, LLAMA_8B, compute_profile
 from autoscaler.sim.engine.traffic import Lengths, Shape
-from tests.adapters.prometheus.backfill import pod_name, samples, witnessed
-from tests.adapters.prometheus.range.test_history import load_into, prometheus_with
+from tests.adapters.prometheus.backfill import Sample, pod_name, samples, witnessed
+from tests.adapters.prometheus.range.test_workload_history import load_into, prometheus_with
 from tests.core.world import fleet
 from tests.harness.fixtures import StartPromql
 from tests.harness.process import free_port
 from tests.harness.promql import PromqlServer
+from tests.lab.replay.synthetic import generate
 
 DURATION_S = 3600.0
 START_S = float(int(time.time() - 86_400) // 3600 * 3600)
@@ -53,6 +53,13 @@ class Clock:
         await asyncio.sleep(duration_s)
 
 
+def written_by_another(sample: Sample) -> Sample:
+    """The same with larger numbers, from a pod that writes of others: the scrape has moved its labels."""
+    pod = sample.labels["pod"]
+    moved = {"namespace": "evil", "pod": "evil-0", "exported_namespace": "team", "exported_pod": pod}
+    return replace(sample, labels={**sample.labels, **moved}, value=sample.value * 10 + 50)
+
+
 class Backfilled:
     """The metrics of the pods of one workload within the hour."""
 
@@ -64,8 +71,9 @@ class Backfilled:
         backfilled = tuple(samples(witness, START_S, "team", "llama"))
         running = (sample for sample in backfilled if sample.name == "vllm:num_requests_running")
         starts = (replace(sample, name="process_start_time_seconds", value=1.7e9) for sample in running)
-        self.samples = (*backfilled, *starts)
-        self.pods = sorted({sample.labels["pod"] for sample in self.samples})
+        self.own = own = (*backfilled, *starts)
+        self.pods = sorted({sample.labels["pod"] for sample in own})
+        self.samples = (*own, *map(written_by_another, own))
         late = trace.arrival_s > DURATION_S - 1800
         self.recent_output_tokens = float(trace.output_tokens[late].mean())
 

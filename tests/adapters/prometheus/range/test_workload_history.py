@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoscaler.adapters.prometheus.range.history import PrometheusHistory
 from autoscaler.adapters.prometheus.range.resample import WorkloadHistory
+from autoscaler.adapters.prometheus.range.workload_history import PrometheusHistory
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.lab.replay.case import Case, Goal
 from autoscaler.lab.replay.inputs.from_history import to_score, to_trace
-from autoscaler.lab.replay.inputs.transform import generate
 from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.lab.replay.score import compute_score
 from autoscaler.ports import Unavailable
@@ -25,6 +24,7 @@ from tests.adapters.prometheus.backfill import Sample, blocks, import_lines, req
 from tests.harness.fixtures import StartPromql
 from tests.harness.process import require_binary
 from tests.harness.promql import PromqlServer, running
+from tests.lab.replay.synthetic import generate
 
 DURATION_S = 3600.0
 START_S = float(int(time.time() - 2 * 86_400) // 3600 * 3600)  # within every server's default retention

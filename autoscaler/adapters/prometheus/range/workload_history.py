@@ -44,6 +44,7 @@ from autoscaler.adapters.prometheus.range.resample import (
     resample,
 )
 from autoscaler.catalog.engines import ENGINES
+from autoscaler.catalog.series import is_moved
 from autoscaler.catalog.spellings import all_spellings, spelled
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.values import show_duration
@@ -63,6 +64,7 @@ CACHED = "cached_prompt_tokens"  # cached prompt tokens, to be subtracted from `
 Progress = Callable[[float], None]
 Points = dict[float, float]  # value by the time of evaluation
 _Labels = frozenset[tuple[str, str]]
+_Read = dict[str, dict[_Labels, Points]]  # by column
 
 
 class PrometheusHistory:
@@ -137,31 +139,32 @@ class PrometheusHistory:
         engine_as_spelled = spelled(ENGINE, read_spellings(row["metric"].get(METRIC, "") for row in asked))
         asked = reading.query(naming_query(engine_as_spelled, *pods), start_s, end_s, naming_step_s)
         naming = read_naming(row["metric"] for row in asked)
-        plan: list[tuple[str, str, float, float]] = []
+        names = ("time_s", *COLUMNS, CACHED, *LATENCIES)
+        own, by_others = ({name: dict[_Labels, Points]() for name in names} for _ in range(2))
+        plan: list[tuple[_Read, str, str, float, float]] = []
         for pair in naming:
             engine = restrict_to_pods(engine_as_spelled, pair, *pods)
-            plan.append(("time_s", sampled_query(engine), step_s, start_s))
-            plan += [(name, series_query(engine, name), step_s, start_s) for name in COLUMNS if name in engine.readings]
-            plan.append((CACHED, subtracted_query(engine, "prompt_tokens"), step_s, start_s))
+            read = by_others if is_moved({pair[1]: "its pods"}) else own
+            plan.append((read, "time_s", sampled_query(engine), step_s, start_s))
             plan += [
-                (name, latency_query(engine, name, window_s), window_s, start_s + window_s)
+                (read, name, series_query(engine, name), step_s, start_s) for name in COLUMNS if name in engine.readings
+            ]
+            plan.append((read, CACHED, subtracted_query(engine, "prompt_tokens"), step_s, start_s))
+            plan += [
+                (read, name, latency_query(engine, name, window_s), window_s, start_s + window_s)
                 for name in LATENCIES
                 if name in engine.readings
             ]
-        read: dict[str, dict[_Labels, Points]] = {name: {} for name in ("time_s", *COLUMNS, CACHED, *LATENCIES)}
         pieces = [
-            (name, expression, every_s, at_s, min(at_s + (PIECE_POINTS - 1) * every_s, end_s + every_s))
-            for name, expression, every_s, first_s in plan
+            (read, name, expression, every_s, at_s, min(at_s + (PIECE_POINTS - 1) * every_s, end_s + every_s))
+            for read, name, expression, every_s, first_s in plan
             for at_s in np.arange(first_s, end_s + every_s, PIECE_POINTS * every_s).tolist()
         ]
-        for number, (name, expression, every_s, from_s, to_s) in enumerate(pieces):
+        for number, (read, name, expression, every_s, from_s, to_s) in enumerate(pieces):
             for row in reading.query(expression, from_s, to_s, every_s):
-                points = read[name].setdefault(frozenset(row["metric"].items()), {})
-                new = dict(row["values"].tolist())
-                if name in LATENCIES:  # add pods that another pair of labels names
-                    new = {at_s: value + points.get(at_s, 0.0) for at_s, value in new.items()}
-                points.update(new)
+                _add(read, name, frozenset(row["metric"].items()), dict(row["values"].tolist()))
             progress((number + 1) / len(pieces))
+        read = _merge(own, by_others)
         engines, duplicates = _engines(read, start_s, end_s)
         if not engines:
             asked = reading.query(neighbours_query(engine_as_spelled, pods[0]), start_s, end_s, naming_step_s)
@@ -201,6 +204,27 @@ def _other_pods(namespace: str, pods: tuple[str, ...]) -> str:
     workload = owner_of(namespace, pods[0], "", ("", ""), {})
     more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
     return clean(f"found there: pod {pods[0]} of workload {workload}{more}")
+
+
+def _add(read: _Read, name: str, labels: _Labels, new: Points) -> None:
+    """Add the points of a series. Latencies of pods that several pairs of labels name are added up."""
+    points = read[name].setdefault(labels, {})
+    if name in LATENCIES:
+        new = {at_s: value + points.get(at_s, 0.0) for at_s, value in new.items()}
+    points.update(new)
+
+
+def _merge(own: _Read, by_others: _Read) -> _Read:
+    """Return what pods' own scrapes show, and what others wrote of them until the first of these.
+
+    Any scraped pod may write labels that name another one.
+    """
+    begun_s = min((at_s for points in own["time_s"].values() for at_s in points), default=math.inf)
+    for name, series in by_others.items():
+        for labels, points in series.items():
+            if before := {at_s: value for at_s, value in points.items() if at_s < begun_s}:
+                _add(own, name, labels, before)
+    return own
 
 
 def _engines(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from autoscaler.adapters.prometheus.range.history import PrometheusHistory
 from autoscaler.adapters.prometheus.range.reader import MAX_BYTES
+from autoscaler.adapters.prometheus.range.workload_history import PrometheusHistory
 from autoscaler.config.settings import PrometheusSettings, TlsFiles
 from autoscaler.ports import Unavailable
 from tests.harness.process import PATIENCE_S, free_port
