@@ -12,7 +12,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,18 +131,28 @@ class RecordFile:
 
     @classmethod
     def create(cls, path: Path, about: dict[str, str]) -> RecordFile:
-        """Create a file that only its owner may read. Raises OSError or sqlite3.Error."""
+        """Create a file that only its owner may read. Raises OSError or sqlite3.Error; then there is none.
+
+        A full disk may still have room for names, and each tick tries a new one.
+        """
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        file = cls(path, _connect(path, "rw"))
-        file._whole.update(TABLES)
-        file.connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-        file.connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        with file.writing():
-            for statement in SCHEMA.values():
-                file.connection.execute(statement)
-            file.add("about", about.items())
-            file.add("codes", CODES)
+        with ExitStack() as failed:
+            failed.callback(path.unlink)
+            file = cls(path, _connect(path, "rw"))
+            failed.callback(file.close)
+            file._begin(about)
+            failed.pop_all()
         return file
+
+    def _begin(self, about: dict[str, str]) -> None:
+        self._whole.update(TABLES)
+        self.connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        self.connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        with self.writing():
+            for statement in SCHEMA.values():
+                self.connection.execute(statement)
+            self.add("about", about.items())
+            self.add("codes", CODES)
 
     @classmethod
     def open(cls, path: Path, write: bool = False, own: bool = False) -> RecordFile:
@@ -279,7 +289,9 @@ def has_journal(path: Path) -> bool:
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     quoted = str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    connection = sqlite3.connect(f"file:{quoted}?mode={mode}", uri=True, timeout=BUSY_S, isolation_level=None)
+    uri = f"file:{quoted}?mode={mode}"
+    # One thread at a time uses it: the loop opens the last file of a record, and hands it to the thread that writes.
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_CELL_BYTES)
     connection.execute("PRAGMA trusted_schema = OFF")
     return connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,12 +14,16 @@ from autoscaler.adapters.record import folder as folders
 from autoscaler.adapters.record.file import DAMAGE, Block, RecordFile
 from autoscaler.adapters.record.rows import WORKLOADS
 from autoscaler.adapters.record.stream import Damaged, Decoder, Value
-from autoscaler.adapters.record.values import Decided, to_input, to_memory
+from autoscaler.adapters.record.tick_values import Decided, to_input, to_memory
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from autoscaler.ports import Unavailable
+
+
+class NothingRecorded(Unavailable):
+    """A record has no tick yet."""
 
 
 class RecordedTick(NamedTuple):
@@ -82,9 +87,11 @@ class Record:
             except (*DAMAGE, ValueError) as error:
                 self._note(path, error)
         if not self._files:
-            beside = "; ".join(self.problems) or "no tick is recorded in it"
             self._stack.close()
-            raise Unavailable(f"--record {self.folder}: nothing can be read: {beside}")
+            said = f"--record {self.folder}: nothing can be read"
+            if not self.problems:
+                raise NothingRecorded(f"{said}: no tick is recorded in it")
+            raise Unavailable(f"{said}: {'; '.join(self.problems)}")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -99,6 +106,10 @@ class Record:
         """Return the Unix times of the first tick and of the last one."""
         bounds = [bounds for file in self._files if (bounds := file.bounds())]
         return min(each[2] for each in bounds), max(each[3] for each in bounds)
+
+    def begins(self) -> list[int]:
+        """Return the Unix time at which each file begins. What still holds is written again there."""
+        return [math.floor(bounds[2]) for file in self._files if (bounds := file.bounds())]
 
     def query(self, query: str, *values: Any) -> Iterator[tuple[RecordFile, tuple[Any, ...]]]:
         """Return the rows of a query of each file, oldest first. A damaged file is left out, and named."""
@@ -175,7 +186,8 @@ class Record:
         return [RecordedChange(*row) for _, row in self.query(query, *ref, from_s, until_s)]
 
     def _block(self, at_s: float) -> tuple[RecordFile, Block]:
-        """Return the last block that begins by then, and its file."""
+        """Return the last block that begins by then and can be read, and its file. Raises Unavailable."""
+        damaged = ""
         for file in reversed(self._files):
             try:
                 found = file.rows("SELECT first FROM ticks WHERE at_s <= ? ORDER BY first DESC LIMIT 1", at_s)
@@ -183,7 +195,10 @@ class Record:
                     return file, next(file.blocks(found[0][0] - 1, found[0][0]))
             except (*DAMAGE, StopIteration) as error:
                 self._note(file.path, error)
+                damaged = self.problems[-1]
         first, last = self.span()
+        if damaged and first <= at_s:
+            raise Unavailable(f"the ticks up to {moment(at_s)} cannot be read: {damaged}")
         raise Unavailable(
             f"--at is {moment(at_s)}, before the first tick of {self.folder}: it has {moment(first)} to {moment(last)}"
         )

@@ -15,7 +15,7 @@ from typing import Self
 import structlog
 
 from autoscaler.adapters.record import folder as folders
-from autoscaler.adapters.record.history import HistoryWriter
+from autoscaler.adapters.record.quarter_hours import HistoryWriter
 from autoscaler.adapters.record.rows import PolicyLoad
 from autoscaler.adapters.record.writer import FolderWriter
 from autoscaler.outage import Outage
@@ -80,6 +80,11 @@ class RecordWriter:
         """Why ticks are not recorded now; "": they are."""
         problem = self._outage.problem
         return problem and f"ticks are not recorded in {self._folder}: {problem}"
+
+    @property
+    def policies_before(self) -> dict[str, str]:
+        """Policies that the last process had in force, as text by name; {}: there was none."""
+        return {name: text for name, text in self._writer.policies.items() if text}
 
     def record(self, tick: TickRecord) -> None:
         """Take a tick. It never waits."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from autoscaler.adapters.record.reader import Record
-from autoscaler.adapters.record.rows import TRAFFIC_S
+from autoscaler.adapters.record.rows import COUNTS_ORDER, TRAFFIC_S
 from autoscaler.core.table.columns import FloatColumn
 
 POINTS = 600
@@ -32,16 +32,19 @@ def read_timeline(folder: Path, namespace: str, name: str, kind: str, hours: flo
         wall_s = np.arange(start_s + step_s, last_s + step_s, step_s)
         key = (namespace, name, kind)
         found = "FROM {} JOIN workloads ON id = workload WHERE namespace = ? AND name = ? AND (? = '' OR kind = ?)"
-        counts = f"SELECT at_s, {', '.join(COUNTS)} {found.format('counts')} ORDER BY tick"
+        counts = f"SELECT at_s, {', '.join(COUNTS)} {found.format('counts')} {COUNTS_ORDER}"
         rows = [row for _, row in record.query(counts, *key, kind)]
         if not rows:
             raise LookupError(f"{namespace}/{name} is not in the record")
-        history = _hold(rows, COUNTS, wall_s)
+        unknown = [(begin_s, *[None] * len(COUNTS)) for begin_s in record.begins()]
+        ticked = _ticked(record, wall_s, max(step_s, TRAFFIC_S))
+        history = _hold([*unknown, *rows], COUNTS, wall_s)
         means = (
             f"SELECT from_s + {TRAFFIC_S}, 1.0 * running_s / {TRAFFIC_S}, 1.0 * waiting_s / {TRAFFIC_S} "
             f"{found.format('traffic')} AND from_s >= ? ORDER BY from_s"
         )
         traffic = [row for _, row in record.query(means, *key, kind, start_s - TRAFFIC_S)]
+        drawn: dict[str, Sequence[float | None]] = {**history, **_sample(traffic, wall_s, step_s)}
         said = "SELECT at_s, before, after, outcome, sentence, detail"
         changes = f"{said} {found.format('changes')} AND at_s >= ? ORDER BY tick"
         owners = f"SELECT at_s, owner, count {found.format('owners')} AND at_s >= ? ORDER BY tick"
@@ -49,7 +52,7 @@ def read_timeline(folder: Path, namespace: str, name: str, kind: str, hours: flo
         return {
             "from_s": start_s,
             "until_s": last_s,
-            "history": {"wall_s": wall_s.tolist(), **history, **_sample(traffic, wall_s, step_s)},
+            "history": {"wall_s": wall_s.tolist(), **{name: _where(ticked, drawn[name]) for name in drawn}},
             "changes": _named(
                 ("wall_s", "before", "after", "outcome", "reason", "detail"),
                 [row for _, row in record.query(changes, *key, kind, start_s)][-MAX_CHANGES:],
@@ -64,6 +67,20 @@ def read_timeline(folder: Path, namespace: str, name: str, kind: str, hours: flo
             ),
             "problems": record.problems[:MAX_NOTES],
         }
+
+
+def _ticked(record: Record, wall_s: FloatColumn, within_s: float) -> list[bool]:
+    """Return the moments that lie within this time after a tick. After it nobody knows what was."""
+    rows = [row for _, row in record.query("SELECT at_s, until_s FROM ticks WHERE until_s >= ?", wall_s[0] - within_s)]
+    from_s, until_s = np.array(rows, dtype=np.float64).reshape(-1, 2).T
+    order = np.argsort(from_s, kind="stable")
+    last = from_s[order].searchsorted(wall_s, side="right") - 1
+    latest_s = np.append(np.maximum.accumulate(until_s[order]), -np.inf)  # of all that began by then; last: of none
+    return [bool(known) for known in wall_s <= latest_s[last] + within_s]
+
+
+def _where(known: Sequence[bool], values: Sequence[float | None]) -> list[float | None]:
+    return [value if is_known else None for value, is_known in zip(values, known, strict=True)]
 
 
 def _hold(rows: Sequence[tuple[Any, ...]], names: Sequence[str], wall_s: FloatColumn) -> dict[str, list[float | None]]:

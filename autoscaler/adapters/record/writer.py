@@ -15,7 +15,7 @@ from autoscaler.adapters.record import folder as folders
 from autoscaler.adapters.record.file import FORMAT, RecordFile
 from autoscaler.adapters.record.rows import PolicyLoad, TableRows
 from autoscaler.adapters.record.stream import Encoder, Value
-from autoscaler.adapters.record.values import Decided, of_input, of_memory
+from autoscaler.adapters.record.tick_values import Decided, of_input, of_memory
 from autoscaler.core.state import Memory
 from autoscaler.ports import TickRecord
 
@@ -70,6 +70,7 @@ class FolderWriter:
         self._keeps_inputs = True
         self._repeats = True  # what holds is written again, because it is not in the file
         self._rows = TableRows()
+        self.policies: dict[str, str] = {}  # that the last process had in force, as text by name
 
     @property
     def pending(self) -> int:
@@ -89,6 +90,7 @@ class FolderWriter:
                 file = RecordFile.open(path, write=True)
                 last = bounds[1] if (bounds := file.bounds()) else 0
                 self._rows.go_on(file)
+                self.policies = dict(file.rows("SELECT name, text FROM policies ORDER BY tick"))
             except (sqlite3.Error, OSError, ValueError):
                 self._next += MOST_TICKS
                 continue
@@ -166,6 +168,7 @@ class FolderWriter:
         except BaseException:
             self.forget()
             raise
+        self._rows.confirm()
         if self._written > self._max_bytes / PARTS:
             self._begins = True
         self._make_room()
@@ -201,18 +204,22 @@ class FolderWriter:
             if is_same_day and not is_large:
                 return
             self.close()
+        self._remove_old(folders.day_of(at_s))
         self._file = RecordFile.create(self._folder / folders.name_of(number, at_s), _about())
         self.forget()
 
+    def _remove_old(self, day: str) -> None:
+        """Remove what is too old once this day begins, so that it makes room on a full disk."""
+        paths = folders.files(self._folder)
+        days = sorted({day, *map(folders.day_of_name, paths)})
+        for path in paths:
+            if folders.day_of_name(path) in days[: -self._max_days - 1]:
+                folders.remove(path)
+
     def _make_room(self) -> None:
         """Remove what is too old, and then as much of the oldest as the size asks."""
-        paths = folders.files(self._folder)
         assert self._file is not None
-        days = sorted({folders.day_of_name(path) for path in paths})
-        kept = set(days[-self._max_days - 1 :])
-        for path in paths:
-            if path != self._file.path and folders.day_of_name(path) not in kept:
-                folders.remove(path)
+        self._remove_old(folders.day_of_name(self._file.path))
         for drop in (self._drop_inputs, self._drop_file):
             for path in folders.files(self._folder):
                 while folders.total_bytes(self._folder) > self._max_bytes:

@@ -13,11 +13,13 @@ import pytest
 from autoscaler.adapters.record import folder as folders
 from autoscaler.adapters.record.file import FORMAT, JOURNAL_END
 from autoscaler.adapters.record.folder import HISTORY
-from autoscaler.adapters.record.history import read_history
+from autoscaler.adapters.record.quarter_hours import read_history
 from autoscaler.adapters.record.reader import Record
 from autoscaler.ports import Unavailable
 from tests.adapters.record.test_record import DAY_S, same_stages, write
 from tests.adapters.record.ticks import START_S, at, records
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -191,7 +193,6 @@ for name, bomb in bombs.items():
 """
 
 
-@pytest.mark.slow
 def test_a_block_that_would_be_huge_is_refused_in_little_memory():
     done = subprocess.run([sys.executable, "-c", BOMBS], capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout.count("refused: ") == 6, done.stdout + done.stderr[-1000:]

@@ -1,6 +1,7 @@
 """A record is read as it was written: while it is written, after a kill, on a full disk, and damaged."""
 
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -18,10 +19,13 @@ from autoscaler.adapters.record import folder as folders
 from autoscaler.adapters.record.file import FORMAT, RecordFile
 from autoscaler.adapters.record.reader import Record
 from autoscaler.adapters.record.recorder import MAX_QUEUED, RecordWriter
-from autoscaler.adapters.record.rows import MAX_SENTENCE, PolicyLoad
+from autoscaler.adapters.record.rows import MAX_SENTENCE, MOST_OBJECTS, MOST_TEXTS, TEXT_S, PolicyLoad, TableRows
+from autoscaler.adapters.record.tick_values import Decided
 from autoscaler.adapters.record.writer import FolderWriter
 from autoscaler.ports import Unavailable
 from tests.adapters.record.ticks import PERIOD_S, START_S, at, records
+
+pytestmark = pytest.mark.slow
 
 DAY_S = 86_400.0
 MB = 1_000_000
@@ -168,6 +172,37 @@ def turns(count: int = 60):
     return [at(tick, START_S + 7 * 3600 * (number // 10) + number) for number, tick in enumerate(records(count))]
 
 
+def test_texts_that_change_with_each_tick_are_bounded():
+    """A tenant may write annotations as often as it likes; the size of the record is that of all."""
+    rows, (one,), ticks = TableRows(), records(1), 300
+    numbers = rows.number_workloads(one.input.fleet.workloads)
+    for number in range(ticks):
+        tick = replace(one, policies=(f"policy-{number}", "batch"), wall_s=START_S + PERIOD_S * number)
+        rows.note(tick, number, Decided.of(tick.input, tick.decision, numbers, tick.wall_s))
+    named = [[row[3] for row in rows.pending["facts"] if row[0] == workload] for workload in numbers]
+    assert named[0][:MOST_TEXTS] == [f"policy-{number}" for number in range(MOST_TEXTS)]
+    assert len(named[0]) == MOST_TEXTS + (ticks - MOST_TEXTS) * PERIOD_S // TEXT_S
+    assert named[1] == ["batch"]
+
+
+def test_rows_are_bounded_when_a_workload_is_made_again_each_tick():
+    rows, (one,), ticks = TableRows(), records(1), 160
+    for number in range(ticks):
+        first, *others = one.input.fleet.workloads
+        again = (first._replace(uid=f"{number}"), *others)
+        tick = replace(one, input=replace(one.input, fleet=replace(one.input.fleet, workloads=again)))
+        tick = replace(tick, policies=(f"policy-{number}", "batch"), wall_s=START_S + PERIOD_S * number)
+        numbers = rows.number_workloads(again)
+        assert len({*numbers.tolist()}) == len(again)
+        rows.note(tick, number, Decided.of(tick.input, tick.decision, numbers, tick.wall_s))
+    assert [row[4] for row in rows.pending["workloads"] if row[2] == first.ref.name] == [
+        str(number) for number in range(MOST_OBJECTS)
+    ]
+    allowed = MOST_TEXTS + (ticks - MOST_TEXTS) * PERIOD_S // TEXT_S
+    assert len(rows.pending["facts"]) == allowed + len(others)
+    assert len(rows.pending["counts"]) <= 2 * MOST_OBJECTS + len(others)
+
+
 def test_inputs_that_were_dropped_are_told_and_decisions_stay(tmp_path):
     ticks, folder = turns(), tmp_path / "record"
     write(folder, ticks)
@@ -266,6 +301,15 @@ def test_a_damaged_block_is_named_with_its_time(tmp_path):
             record.tick(START_S + 9 * PERIOD_S)
 
 
+def test_a_damaged_moment_is_not_called_one_before_the_record(tmp_path):
+    write(tmp_path / "record", records(12))
+    with Record(tmp_path / "record") as record:
+        path = folders.files(tmp_path / "record")[0]
+        sqlite3.connect(path).execute("DELETE FROM blocks").connection.commit()
+        with pytest.raises(Unavailable, match=r"the ticks up to 2026-06-01T08:01:15Z cannot be read: .*left out"):
+            record.tick(START_S + 5 * PERIOD_S)
+
+
 @pytest.mark.parametrize(
     ("make", "named"),
     [
@@ -335,10 +379,14 @@ async def main():
             writer.record(tick)
             print(tick.number, flush=True)
             await asyncio.sleep(0.05)
-            if tick.number > int(sys.argv[2]) and writer.problem:
+            if tick.number == int(sys.argv[2]) + 5:
+                while not writer.problem:
+                    await asyncio.sleep(0.01)
                 print("problem:", writer.problem, flush=True)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-                sys.argv[2] = "1000000"
+            if tick.number == int(sys.argv[2]) + 10:
+                while writer.problem:
+                    await asyncio.sleep(0.01)
     print("lost", sum(lost), "problem" if writer.problem else "well", flush=True)
 
 asyncio.run(main())
@@ -351,7 +399,6 @@ def child(folder: Path, full_from: int) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.slow
 def test_a_killed_process_leaves_all_but_the_last_ticks(tmp_path):
     with child(tmp_path / "record", 1_000_000) as process:
         assert process.stdout is not None
@@ -366,7 +413,6 @@ def test_a_killed_process_leaves_all_but_the_last_ticks(tmp_path):
     write(tmp_path / "record", records(4, start_s=START_S + DAY_S))
 
 
-@pytest.mark.slow
 def test_a_full_disk_is_told_and_stops_nothing(tmp_path):
     process = child(tmp_path / "record", 30)
     output, _ = process.communicate(timeout=120)
@@ -380,6 +426,23 @@ def test_a_full_disk_is_told_and_stops_nothing(tmp_path):
         assert count == 80 - lost
         assert same_stages(record.compute(START_S + 79 * PERIOD_S))
         assert same_stages(record.compute(START_S + 9 * PERIOD_S))
+
+
+def test_old_days_go_and_no_empty_file_stays_on_a_full_disk(tmp_path):
+    """A new day begins on a disk that has room for names only."""
+    folder = tmp_path / "record"
+    write(folder, [at(tick, START_S + DAY_S * (number // 2)) for number, tick in enumerate(records(6))], max_days=2)
+    writer = FolderWriter(folder, 100 * MB, 2)
+    writer.begin()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        for tick in records(3, start_s=START_S + 3 * DAY_S):
+            with pytest.raises((sqlite3.Error, OSError)):
+                writer.take(tick)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [folders.day_of_name(path) for path in folders.files(folder)] == ["2026-06-02", "2026-06-03"]
 
 
 async def test_a_failure_is_logged_once_and_so_is_its_end(tmp_path):

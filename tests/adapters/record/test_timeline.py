@@ -2,10 +2,13 @@
 
 import pytest
 
+from autoscaler.adapters.record.rows import TRAFFIC_S
 from autoscaler.adapters.record.timeline import POINTS, read_timeline
 from autoscaler.ports import Unavailable
 from tests.adapters.record.test_record import write
 from tests.adapters.record.ticks import PERIOD_S, START_S, at, records
+
+pytestmark = pytest.mark.slow
 
 
 def test_points_hold_what_the_last_tick_before_them_had(tmp_path):
@@ -32,6 +35,18 @@ def test_points_are_bounded_whatever_the_span(tmp_path):
     assert POINTS / 2 < len(whole["wall_s"]) <= POINTS
     day = read_timeline(tmp_path / "record", "ns", "w1", "Deployment", 24)["history"]["wall_s"]
     assert day[0] >= ticks[-1].wall_s - 86_400
+
+
+def test_hours_without_ticks_are_unknown(tmp_path):
+    """The daemon was stopped for six hours: whether replicas ran then, and requests waited, nobody saw."""
+    ticks = [at(tick, tick.wall_s + (6 * 3600.0 if number >= 40 else 0.0)) for number, tick in enumerate(records(80))]
+    write(tmp_path / "record", ticks)
+    history = read_timeline(tmp_path / "record", "ns", "w0", "", 24)["history"]
+    wall_s = history.pop("wall_s")
+    stopped = [ticks[39].wall_s + TRAFFIC_S < at_s < ticks[40].wall_s for at_s in wall_s]
+    assert sum(stopped) > 300
+    for name, values in history.items():
+        assert [value is None for value in values] == stopped, name
 
 
 @pytest.mark.parametrize(("name", "kind"), [("w7", ""), ("w0", "StatefulSet")])

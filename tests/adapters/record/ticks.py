@@ -89,3 +89,12 @@ def _make(seed: int, count: int = 80) -> tuple[TickRecord, ...]:
 
 def at(record: TickRecord, wall_s: float) -> TickRecord:
     return replace(record, wall_s=wall_s)
+
+
+def without_second(record: TickRecord) -> TickRecord:
+    """Return the tick as if the second workload had been removed."""
+    inp = world(record.now_s, fleet([2]), spec(1, concurrency=[10.0]))
+    decision, after = tick(inp, Memory.empty())
+    return replace(
+        record, input=inp, decision=decision, policies=("interactive",), outcomes=(), memories=(Memory.empty(), after)
+    )

@@ -6,12 +6,13 @@ that is over becomes one row: sixteen-bit numbers within 1.6 % of the truth, com
 
 from __future__ import annotations
 
-import lzma
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,24 @@ import structlog
 
 from autoscaler.adapters.record.file import BUSY_S, LAST_S, has_journal
 from autoscaler.adapters.record.folder import HISTORY
+from autoscaler.adapters.record.quarter_room import MAX_NAME, MOST_NAMES, PARTS_OF_NAME, choose_rows, keeper, make_room
+from autoscaler.adapters.record.quarter_values import (
+    DAY_S,
+    FIELDS,
+    MOST_ROWS,
+    QUARTER_S,
+    QUARTERS,
+    SLACK_S,
+    UNREADABLE,
+    Choice,
+    DayPart,
+    QuarterHour,
+    join_parts,
+    join_quarters,
+    pack,
+    unpack,
+)
+from autoscaler.config.findings import shown
 from autoscaler.config.prices import shares_of
 from autoscaler.core.gpu_totals import GpuTotals, PoolKey
 from autoscaler.core.gpu_use import GpuState
@@ -31,22 +50,18 @@ log = structlog.get_logger(__name__)
 
 NAME = HISTORY
 FORMAT = 1
-QUARTER_S = 900
-DAY_S = 86_400
-QUARTERS = DAY_S // QUARTER_S
 KEPT_DAYS = 366
 PART = 5
 """The file takes at most this part of what the record may take; the oldest days are removed first."""
 
-FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "lp": 0, "pb": 0}]
-MOST_ROWS = 20_000
+DAMAGED = f"{NAME}.damaged"
+"""Name of a file that SQLite cannot read; a new one begins."""
+
 MAX_POOLS = 256
+LEFT_OUT = "left out"
+MOST_CHARS = 1000
 LOOSE = [GpuState.LOADED_IDLE, GpuState.HEADROOM, GpuState.FLOOR, GpuState.ASLEEP]
 """States of GPUs that do no work and could."""
-
-FIELDS = ("gpus", "busy", "idle", "needed", "lacking", "beyond", "lacking_s", "beyond_s")
-"""Means of GPUs over a quarter hour, but the last two are seconds. Of a pool, `gpus` are all that it has, and `busy`
-those that are neither free nor loose; it has no further ones."""
 
 TABLES = {
     "about": "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID",
@@ -59,10 +74,6 @@ TABLES = {
     ),
 }
 MOST_PARTS = 2 * (KEPT_DAYS + QUARTERS)
-MOST_NAMES, MAX_NAME = 1_000_000, 320
-"""Names in a file, and the longest part of one: that of a resource in Kubernetes has at most 317 characters."""
-
-PARTS_OF_NAME = ("namespace", "name", "kind", "resource", "product", "nodes")
 
 
 class UseName(NamedTuple):
@@ -85,10 +96,12 @@ class UseDay(NamedTuple):
 class HistoryWriter:
     """Adds quarter hours to the file. It loses one rather than stop anything: nothing decides by them."""
 
-    def __init__(self, folder: Path, max_bytes: int) -> None:
-        self._path, self._max_bytes = folder / NAME, max_bytes // PART
-        self._totals, self._from_s = GpuTotals(), 0
+    def __init__(self, folder: Path, max_bytes: int, most_rows: int = MOST_ROWS) -> None:
+        """max_bytes: of the whole record. most_rows: of a quarter hour, and of a day."""
+        self._path, self._max_bytes, self._most_rows = folder / NAME, max_bytes // PART, most_rows
+        self._totals, self._from_s = GpuTotals[UseName](), 0
         self._workloads: tuple[Workload, ...] = ()  # of the last tick
+        self._left_out = Counter[str]()  # rows of the last quarter hour by namespace
         self._fails = False
 
     def take(self, tick: TickRecord) -> None:
@@ -98,8 +111,12 @@ class HistoryWriter:
             self.close()
             self._from_s = from_s
         fleet = tick.input.fleet
-        self._totals.add(tick.input, tick.decision, shares_of(fleet.groups.groups), MAX_POOLS)
+        self._totals.add(tick.use, shares_of(fleet.groups.groups), MAX_POOLS, self._name_of)
         self._workloads = fleet.workloads
+
+    def _name_of(self, row: int, pool: PoolKey) -> UseName:
+        """Return the name that a workload of the last tick has in a pool."""
+        return UseName(*self._workloads[row].ref[:3], pool)
 
     def close(self) -> None:
         """Write what was seen of the present quarter hour."""
@@ -111,13 +128,24 @@ class HistoryWriter:
                 if not self._fails:
                     log.error("a quarter hour is not recorded", file=str(self._path), problem=str(error)[:200])
                 self._fails = True
+                kind = getattr(error, "sqlite_errorcode", 0) & 0xFF  # its other bits are details
+                if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                    self._put_aside()
             else:
                 self._fails = False
         self._totals.restart()
 
+    def _put_aside(self) -> None:
+        """Let a new file begin, with its next quarter hour."""
+        with suppress(OSError):
+            self._path.with_name(f"{NAME}-journal").unlink(missing_ok=True)  # it is none of the new file
+            damaged = self._path.replace(self._path.with_name(DAMAGED))
+            log.error("the history of the record was damaged; a new one begins", file=str(damaged))
+
     def _quarter(self, seconds: float) -> tuple[list[UseName], FloatColumn]:
         """Return names and values of the present quarter hour, float64[F, N]."""
-        sums, pools = self._totals.of_workloads, self._totals.of_pools
+        names, sums = self._totals.by_name(self._name_of)
+        pools = self._totals.of_pools
         held = sums.gpu_s[: GpuState.ORDERED]
         gpu_s = (
             *(held.sum(axis=0), held[GpuState.SERVING], held[LOOSE].sum(axis=0)),
@@ -129,58 +157,87 @@ class HistoryWriter:
             idle = states[LOOSE].sum()
             of_pools[:3, row] = states.sum(), states.sum() - states[GpuState.FREE] - idle, idle
         of_pools /= seconds
-        rows = zip(self._workloads, self._totals.pool_of, strict=True)
-        names = [UseName(*workload.ref[:3], pool) for workload, pool in rows]
         names += [UseName("", "", "", key) for key in pools]
-        return names[:MOST_ROWS], np.concatenate([of_workloads, of_pools], axis=1)[:, :MOST_ROWS]
+        return names, np.concatenate([of_workloads, of_pools], axis=1)
 
     def _write(self, seconds: int, names: list[UseName], values: FloatColumn) -> None:
+        left_out = Counter[str]()
+        rows = choose_rows([name.namespace for name in names], self._most_rows, left_out)
         with closing(_open(self._path, write=True)) as file, _writing(file):
-            ids = [_number(file, name, self._from_s) for name in names]
-            row = (self._from_s, 1, seconds, len(ids), _pack(np.array(ids), values[:, :, None]))
+            ids = np.array([_number(file, names[row], self._from_s) for row in rows], dtype=np.int64)
+            keep = keeper(file, self._most_rows, left_out)
+            part = join_parts(_part_of(file, self._from_s), QuarterHour(seconds, ids, values[:, rows]), keep)
             longer = "ON CONFLICT DO UPDATE SET seconds = excluded.seconds, rows = excluded.rows, data = excluded.data"
             file.execute(
                 f"INSERT INTO parts VALUES (?, ?, ?, ?, ?) {longer} WHERE excluded.seconds > seconds AND quarters = 1",
-                row,
+                (self._from_s, 1, part.seconds, len(part.ids), pack(part.ids, part.values[:, :, None])),
             )
             today = self._from_s // DAY_S * DAY_S
-            _join_days(file, today)
+            _join_days(file, today, keep)
             file.execute("DELETE FROM parts WHERE from_s < ?", (today - KEPT_DAYS * DAY_S,))
-            self._make_room(file)
+            make_room(file, self._max_bytes, left_out)
+            self._tell(file, left_out)
 
-    def _make_room(self, file: sqlite3.Connection) -> None:
-        """Remove the oldest days until the rest has room, and the names that no other day has."""
-        length = " + ".join(f"length({part})" for part in PARTS_OF_NAME)
-        while True:
-            file.execute("DELETE FROM names WHERE last_s < (SELECT min(from_s) FROM parts)")
-            taken, rows = file.execute("SELECT sum(length(data)), count(*) FROM parts").fetchone()
-            chars, names = file.execute(f"SELECT sum({length}), count(*) FROM names").fetchone()
-            if (taken + 2 * chars <= self._max_bytes and names <= MOST_NAMES) or rows <= 1:
-                return  # a name also stands in the index
-            file.execute("DELETE FROM parts WHERE from_s = (SELECT min(from_s) FROM parts)")
+    def _tell(self, file: sqlite3.Connection, left_out: Counter[str]) -> None:
+        """Say in the file, and in the log when it begins, whose rows had no room."""
+        if left_out:
+            at = datetime.fromtimestamp(self._from_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            most = "; ".join(f"{rows:,} of {shown(each)}" for each, rows in left_out.most_common(5))
+            others = f" and of {len(left_out) - 5:,} more" if len(left_out) > 5 else ""
+            allowed = f"allowed: {self._most_rows:,}, in equal shares of namespaces"
+            said = f"rows of crowded namespaces are left out, the last time at {at}: {most}{others}; {allowed}"
+            longer = "ON CONFLICT DO UPDATE SET value = excluded.value"
+            file.execute(f"INSERT INTO about VALUES (?, ?) {longer}", (LEFT_OUT, said[:MOST_CHARS]))
+            if left_out.keys() != self._left_out.keys():
+                log.warning("workloads are left out of the history of the record", file=str(self._path), problem=said)
+        self._left_out = left_out
 
 
-def read_history(folder: Path, since_s: float = 0.0) -> Iterator[UseDay]:
+def read_history(folder: Path, since_s: float = 0.0, problems: list[str] | None = None) -> Iterator[UseDay]:
     """Yield the quarter hours of a record from a time on, the newest day first. Raises Unavailable.
 
-    The file may be a stranger's: it is read only if it has these tables, nothing else, and no more than a year.
+    The file may be a stranger's: it is read only if it has these tables, nothing else, and no more than a year. Damaged
+    days are left out; a line about them is added to `problems`. Raises Unavailable, too, if no day can be read.
     """
-    path = folder / NAME
+    path, damaged, why, is_any_read = folder / NAME, 0, "", False
     try:
         with closing(_open(path, write=False)) as file:
             _check(file)
+            if problems is not None:
+                query = "SELECT value FROM about WHERE key = ? AND typeof(value) = 'text' AND length(value) <= ?"
+                problems += [
+                    f"{path}: {each}" for (each,) in file.execute(query, (LEFT_OUT, MOST_CHARS)) if each.isprintable()
+                ]
             named = {
                 number: UseName(namespace, name, kind, (resource, product, nodes))
                 for number, namespace, name, kind, resource, product, nodes, _ in file.execute("SELECT * FROM names")
             }
             query = "SELECT from_s, quarters, rows, data FROM parts WHERE from_s > ? ORDER BY from_s DESC"
             for from_s, quarters, rows, data in file.execute(query, (since_s - DAY_S,)):
-                ids, values = _unpack(data, rows, quarters)
-                yield UseDay(from_s, tuple(named[number] for number in ids.tolist()), values)
+                try:
+                    ids, values = unpack(data, rows, quarters)
+                    day = _with_names(from_s, ids, values, named)
+                except UNREADABLE as error:
+                    damaged, why = damaged + 1, str(error)[:200]
+                    continue
+                is_any_read = True
+                yield day
+        if damaged and not is_any_read:
+            raise ValueError(why)
+        if damaged and problems is not None:
+            problems.append(f"{path}: {damaged} of its days or quarter hours cannot be read, and count as unknown")
     except FileNotFoundError:
         raise Unavailable(f"{folder}: no {NAME}: the daemon has not recorded a quarter hour there") from None
-    except (sqlite3.Error, OSError, ValueError, KeyError, TypeError, lzma.LZMAError) as error:
+    except (sqlite3.Error, OSError, ValueError, TypeError) as error:
         raise Unavailable(f"{path}: cannot be read: {str(error)[:200]}") from error
+
+
+def _with_names(from_s: int, ids: IntColumn, values: FloatColumn, named: Mapping[int, UseName]) -> UseDay:
+    """Return a day without the rows whose names were removed. Raises ValueError if no row is left of some."""
+    known = [row for row, number in enumerate(ids.tolist()) if number in named]
+    if len(ids) and not known:
+        raise ValueError("no row has a name")
+    return UseDay(from_s, tuple(named[number] for number in ids[known].tolist()), values[:, known])
 
 
 def _open(path: Path, write: bool) -> sqlite3.Connection:
@@ -249,36 +306,32 @@ def _number(file: sqlite3.Connection, name: UseName, at_s: int) -> int:
     return int(number)
 
 
-def _join_days(file: sqlite3.Connection, today: int) -> None:
-    """Make one row of all quarter hours of each day before today."""
-    rows = file.execute("SELECT from_s, rows, data FROM parts WHERE quarters = 1 AND from_s < ?", (today,)).fetchall()
-    for day in sorted({from_s // DAY_S * DAY_S for from_s, _, _ in rows}):
-        parts = [(at_s, *_unpack(data, count, 1)) for at_s, count, data in rows if at_s // DAY_S * DAY_S == day]
-        numbers = sorted({number for _, ids, _ in parts for number in ids.tolist()})
-        values = np.full((len(FIELDS), len(numbers), QUARTERS), np.nan)
-        for at_s, ids, own in parts:
-            values[:, np.searchsorted(numbers, ids), (at_s - day) // QUARTER_S] = own[:, :, 0]
+def _part_of(file: sqlite3.Connection, from_s: int) -> QuarterHour | None:
+    """Return what the file has of a quarter hour; None: nothing that can be read."""
+    query = "SELECT seconds, rows, data FROM parts WHERE from_s = ? AND quarters = 1"
+    for seconds, rows, data in file.execute(query, (from_s,)):
+        with suppress(*UNREADABLE):
+            if not (isinstance(seconds, int) and 0 < seconds <= QUARTER_S + SLACK_S):
+                raise ValueError(f"{seconds} s of a quarter hour")
+            ids, values = unpack(data, rows, 1)
+            return QuarterHour(seconds, ids, values[:, :, 0])
+    return None
+
+
+def _join_days(file: sqlite3.Connection, today: int, keep: Choice) -> None:
+    """Make one row of all quarter hours of each day before today. What cannot be read is left out."""
+    late = "SELECT DISTINCT from_s / ?1 * ?1 FROM parts WHERE quarters = 1 AND from_s < ?2"
+    for (day,) in file.execute(late, (DAY_S, today)).fetchall():
+        ids, values = join_quarters([*_read_day(file, day)], keep)
         file.execute("DELETE FROM parts WHERE from_s >= ? AND from_s < ?", (day, day + DAY_S))
-        packed = _pack(np.array(numbers), values)
-        file.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?)", (day, QUARTERS, DAY_S, len(numbers), packed))
+        row = day, QUARTERS, DAY_S, len(ids), pack(ids, values)
+        file.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?)", row)
 
 
-def _pack(ids: IntColumn, values: FloatColumn) -> bytes:
-    """Return numbers and values as bytes. values: [F, N, Q]."""
-    bits = np.clip(values, None, 60_000).astype(np.float16).view(np.uint16)
-    bits = np.where(np.isnan(values), np.float16(np.nan).view(np.uint16), (bits + 16) & 0xFFE0)
-    plain = ids.astype("<u4").tobytes() + (bits >> 5).astype("<u2").tobytes()
-    return lzma.compress(plain, lzma.FORMAT_RAW, filters=FILTERS)
-
-
-def _unpack(data: bytes, rows: int, quarters: int) -> tuple[IntColumn, FloatColumn]:
-    """Return what was packed; int64[N] and float64[F, N, Q]. Raises ValueError or LZMAError."""
-    if not (0 <= rows <= MOST_ROWS and quarters in (1, QUARTERS)):
-        raise ValueError(f"{rows} rows of {quarters} quarter hours")
-    size = 4 * rows + 2 * len(FIELDS) * rows * quarters
-    plain = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=FILTERS).decompress(data, size + 1)
-    if len(plain) != size:
-        raise ValueError(f"{len(plain)} bytes instead of {size}")
-    bits = np.frombuffer(plain, "<u2", offset=4 * rows).astype(np.uint16) << np.uint16(5)
-    values = bits.view(np.float16).astype(np.float64).reshape(len(FIELDS), rows, quarters)
-    return np.frombuffer(plain, "<u4", rows).astype(np.int64), values
+def _read_day(file: sqlite3.Connection, day: int) -> Iterator[DayPart]:
+    """Yield what can be read of a day. A clock that was set back may add to one that is a row: that row is the last."""
+    query = "SELECT from_s, quarters, rows, data FROM parts WHERE from_s >= ? AND from_s < ? ORDER BY quarters"
+    for at_s, quarters, count, data in file.execute(query, (day, day + DAY_S)).fetchall():
+        with suppress(*UNREADABLE):
+            if quarters == 1 or at_s == day:  # a day begins at midnight
+                yield (at_s - day) // QUARTER_S, *unpack(data, count, quarters)
