@@ -15,7 +15,7 @@ from autoscaler.adapters.kubernetes.managed import ManagedWorkloads
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.adapters.kubernetes.pods.status import Key
-from autoscaler.adapters.kubernetes.stores import RESOURCE_QUOTAS, ClusterStores, Scope
+from autoscaler.adapters.kubernetes.stores import NAMESPACES, RESOURCE_QUOTAS, ClusterStores, Scope
 from autoscaler.adapters.kubernetes.weights.planning import SeenFleet
 from autoscaler.core.model.fleet import Fleet, WorkloadRef
 from autoscaler.ports import Clock, Leadership, ScaledObjectFields, Unavailable, Wakeup
@@ -50,13 +50,13 @@ class KubeFleet:
         self._watch = ClusterWatch(kube, clock, stores.watched(), scope.namespaces, scope.times, on_sync)
         self._managed = ManagedWorkloads(
             scope.mode,
-            scope.team_label,
             stores.targets,
             stores.scaled_objects,
             stores.hpas,
             stores.manual_overrides,
             lambda ref, target: stores.kinds.describe_absence(ref, target, self._watch.unlisted()),
             self._watch.refused,
+            stores.teams,
             scope.system,
         )
         self._layout = FleetLayout(stores, self._managed, writes, clock)
@@ -101,6 +101,7 @@ class KubeFleet:
             pod_slots=pods.slots,
             pools=workloads.layout.pools,
             groups=usage.groups,
+            held=usage.of_pods and usage.of_pods.on_rows(pods.pod_id),
             hpa_limits=workloads.hpa_limits,
             allowances=self._stores.quotas.allowances(workloads.applicants),
             quotas=self._stores.quotas.count(pods, pod_workload, workloads.gpus_per_replica, self._clock.now_s()),
@@ -184,8 +185,10 @@ class KubeFleet:
         return unlisted + self._stores.quotas.problems()
 
     def unlisted_kinds(self) -> dict[str, str]:
-        """Return why objects of custom kinds that the API server serves cannot be listed, by resource."""
-        return self._watch.unlisted()
+        """Return why namespaces, or objects of custom kinds that the API server serves, cannot be listed."""
+        found = self._watch.unlisted()
+        found.update((NAMESPACES.plural, refusal) for refusal in self._watch.refusals(NAMESPACES.plural))
+        return found
 
     def watch_problems(self) -> list[str]:
         """Return why watches do not work now, one line each."""

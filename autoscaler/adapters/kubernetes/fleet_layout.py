@@ -85,6 +85,7 @@ class FleetLayout:
             stores.pods.facts_version,
             stores.hpas.version,
             stores.scaled_objects.version,
+            stores.teams.version,
             *self._inventory(),
             stores.manual_overrides.active(),
             self._managed.refused_namespaces(),
@@ -143,7 +144,7 @@ class FleetLayout:
         preempts = np.array([stores.pods.preempts(each) for each in workloads.workload_id.tolist()], dtype=np.float64)
 
         def count() -> Usage:
-            held = stores.devices.add_held(stores.pods.held(), stores.pods.target_of, stores.pods.holdings.priority)
+            held = stores.devices.add_held(stores.pods.held(), stores.pods.holder_of, stores.pods.holdings.priority)
             return count_usage(workloads.layout, held, workloads.workload_id, preempts)
 
         inventory = stores.devices.claims.version, stores.devices.update(), self._pools.number

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjec
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.workloads.store import TargetStore
 from autoscaler.adapters.kubernetes.workloads.targets import Target
+from autoscaler.adapters.kubernetes.workloads.teams import Teams
 from autoscaler.catalog.scale_targets import BY_KIND, SCALED
 from autoscaler.config.annotations import PREFIX, ZERO_UNTIL
 from autoscaler.config.findings import name_some, shown
@@ -38,8 +38,6 @@ NEEDED = {
     Mode.KEDA: "a ScaledObject with an external trigger that names a policy",
 }
 """The declaration that makes a workload managed, by mode."""
-
-_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 class Managed(NamedTuple):
@@ -66,23 +64,21 @@ class ManagedWorkloads:
     def __init__(
         self,
         mode: Mode,
-        team_label: str,
         targets: TargetStore,
         scaled_objects: ScaledObjectStore,
         hpas: HpaStore,
         manual_overrides: OverrideTracker,
         describe_absence: Callable[[WorkloadRef, TargetKey], str],
         refused: Callable[[], Mapping[str, str]],
+        teams: Teams,
         system: SystemNamespaces = NONE_ALLOWED,
     ) -> None:
-        """team_label: of targets or their pods; its value names the team of a workload.
-
-        describe_absence: says why the target of a ScaledObject is not known.
+        """describe_absence: says why the target of a ScaledObject is not known.
 
         refused: says why namespaces may not be read. What was known of their workloads grows old, so none is managed.
         system: namespaces that are refused.
         """
-        self._mode, self._team_label = mode, team_label
+        self._mode, self._teams = mode, teams
         self._targets = targets
         self._scaled_objects = scaled_objects
         self._hpas = hpas
@@ -129,7 +125,8 @@ class ManagedWorkloads:
         return managed if self._mode is Mode.DRY_RUN else self._with_owner(managed)
 
     def _with_team(self, managed: Managed) -> Managed:
-        team = team_of(managed.target.labels, self._team_label)
+        team = self._teams.team_of(managed.target)
+        self.note(managed.target.ref, self._teams.conflict(managed.target))
         return managed._replace(workload=managed.workload._replace(team=team)) if team else managed
 
     def _refusal(self, target: Target) -> str:
@@ -231,12 +228,6 @@ class ManagedWorkloads:
                 ref = spec.scaled_object.target
                 absent = self._describe_absence(ref, spec.target)
                 self.note(ref, _scaled_object_problem(spec), absent)  # several ScaledObjects may name one target
-
-
-def team_of(labels: Mapping[str, str], label: str) -> str:
-    """Return the team; "": none. A value that no label of Kubernetes can have, as in a custom template, is none."""
-    team = labels.get(label, "")
-    return team if _LABEL_VALUE.fullmatch(team) else ""
 
 
 def _follows_pods(target: Target) -> str:

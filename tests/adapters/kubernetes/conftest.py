@@ -10,6 +10,7 @@ from autoscaler.adapters.kubernetes.api.client import Kube
 from tests.adapters.kubernetes.node_world import Nodes
 from tests.adapters.kubernetes.world import World, shipped_roles
 from tests.harness.kube_api import KubeApi, User
+from tests.harness.process import PATIENCE_S
 
 Connect = Callable[..., Awaitable[Kube]]
 
@@ -31,7 +32,7 @@ async def connect(kube_api: KubeApi) -> AsyncIterator[Connect]:
     """Open clients: `await connect(user)`; they are closed after the test."""
     async with AsyncExitStack() as stack:
 
-        async def opened(user: User, timeout_s: float = 5.0) -> Kube:
+        async def opened(user: User, timeout_s: float = PATIENCE_S) -> Kube:
             return await stack.enter_async_context(Kube.using(kube_api.configuration(user), timeout_s))
 
         yield opened

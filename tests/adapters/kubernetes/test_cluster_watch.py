@@ -11,8 +11,8 @@ import pytest
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import ApiError
 from autoscaler.adapters.kubernetes.api.discovery import ServedKind
-from autoscaler.adapters.kubernetes.api.objects import CustomTarget
 from autoscaler.adapters.kubernetes.api.reflector import Resource, WatchTimes
+from autoscaler.adapters.kubernetes.api.target_objects import CustomTarget
 from autoscaler.adapters.kubernetes.cluster_watch import ClusterWatch, Watched
 from autoscaler.ports import Unavailable
 from tests.adapters.kubernetes.api.test_discovery import groups, resources

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from autoscaler.adapters.kubernetes.api.objects import TargetObject as Decoded
+from autoscaler.adapters.kubernetes.api.target_objects import TargetObject as Decoded
 from autoscaler.adapters.kubernetes.count_writers import UNNAMED, Meaning, Writer, read_meaning
 from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, Target, read_target
 from tests.adapters.kubernetes.world import World

@@ -5,11 +5,11 @@ import structlog
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from kubernetes_asyncio.client import Configuration
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.in_memory import RecordingActuator
 from autoscaler.adapters.kubernetes.api.client import Kube
+from autoscaler.adapters.kubernetes.api.library import Configuration
 from autoscaler.adapters.kubernetes.deletion_costs import (
     FORBIDDEN_PAUSE_S,
     MAX_PATCHES,

@@ -20,7 +20,7 @@ from tests.adapters.kubernetes.node_world import everywhere, row_of
 from tests.adapters.kubernetes.test_inventory import groups_of, pool_of
 from tests.adapters.kubernetes.world import LWS, World, annotated, running, shipped_roles, synced, until
 from tests.harness.kube_api import KubeApi, granted
-from tests.harness.process import eventually
+from tests.harness.process import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -267,12 +267,12 @@ async def test_claims_are_unknown_and_all_else_served_without_rights(
     assert granted(less).isdisjoint({each for each in kube_api.used(user) if each.group == "resource.k8s.io"})
 
 
-@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+@pytest.mark.parametrize("version", ["v1beta1", pytest.param("v1beta2", marks=pytest.mark.long)])
 async def test_older_versions_count_the_same(tmp_path: Path, clock: SystemClock, version: str):
     """The API server of an older Kubernetes serves only a beta version of the objects."""
     others = [each for each in ("v1", "v1beta1", "v1beta2") if each != version]
     served = ",".join([f"{GROUP}/{version}=true", *(f"{GROUP}/{each}=false" for each in others)])
-    async with KubeApi.running(tmp_path, served) as api, Kube.using(api.configuration(), 5.0) as kube:
+    async with KubeApi.running(tmp_path, served) as api, Kube.using(api.configuration(), PATIENCE_S) as kube:
         await api.install_crds()
         world = World(api, await api.namespace())
         devices = Devices(api, world, version)

@@ -117,6 +117,7 @@ async def test_namespace_without_rights_stops_no_other(
     fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace, other.namespace], times=FAST))
     async with running(fleet):
         assert names(await synced(fleet)) == ["llama"]
+        await until(fleet, "teams are not read", lambda _: "forbidden" in fleet.unlisted_kinds().get("namespaces", ""))
         told = f"workloads of namespace {other.namespace} are not managed: "
         assert [line.partition("GET")[0] for line in fleet.watch_problems()] == [told]
         await allow(other.namespace)
@@ -148,6 +149,40 @@ async def test_annotated_deployments_are_managed_with_their_pods(kube: Kube, clo
     assert view.pod_workload.tolist() == [0]
     assert view.pod_ready.tolist() == [True]
     assert view.pod_slots is not None and view.pod_slots.tolist() == [24.0]
+
+
+async def test_labels_of_a_namespace_name_the_team_while_it_is_watched(
+    kube_api: KubeApi, connect: Connect, clock: SystemClock, world: World
+):
+    """With the rights of the chart for some namespaces: to list those alone, by their names."""
+
+    async def label(**labels: str) -> None:
+        metadata = {"name": world.namespace, "labels": labels}
+        await kube_api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+
+    await world.deployment("llama")
+    await label(team="search")
+    narrow = {
+        "apiVersion": RBAC,
+        "kind": "ClusterRole",
+        "metadata": {"name": f"own-{world.namespace}"},
+        "rules": [
+            rule | ({"resourceNames": [world.namespace]} if rule["resources"] == ["namespaces"] else {})
+            for role in shipped_roles("direct")
+            if role["kind"] == "ClusterRole"
+            for rule in role["rules"]
+        ],
+    }
+    user = await kube_api.service_account(world.namespace, "narrow", narrow)
+    fleet = direct(await connect(user), clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+        assert view.workloads[0].team == "search"
+        await label(team="ads")
+        await until(fleet, "it is another team's", lambda view: view.workloads[0].team == "ads")
+        await label(other="x")
+        await until(fleet, "it is nobody's", lambda view: view.workloads[0].team == "")
+    assert {used.resource for used in kube_api.refused(user)} == {"configmaps"}  # a Role of kube-system has that
 
 
 async def test_cold_start_times_are_read_from_pod_conditions(kube: Kube, clock: SystemClock, world: World):
@@ -852,10 +887,14 @@ async def test_fleet_is_unavailable_when_keda_is_not_installed(
 ):
     await kube_api.remove_crds("scaledobjects")
     fleet = KubeFleet(kube, clock, Scope(Mode.KEDA, [world.namespace], times=FAST))
-    async with running(fleet):
-        await asyncio.sleep(0.5)
-        with pytest.raises(Unavailable, match="scaledobjects"):
+
+    async def is_named() -> bool:
+        with pytest.raises(Unavailable) as refused:
             fleet.fleet()
+        return "scaledobjects" in str(refused.value)
+
+    async with running(fleet):
+        await eventually(is_named, "nothing but the missing kind is unknown")
         await kube_api.install_crds("scaledobjects")
         await synced(fleet)
 

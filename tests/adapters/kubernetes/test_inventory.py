@@ -36,6 +36,15 @@ def groups_of(world: World, view: Fleet, workload: str, column: str) -> list[flo
     return np.asarray(getattr(view.groups, column))[admitted].tolist()
 
 
+def held_by(world: World, view: Fleet, workload: str) -> list[tuple[str, str, float]]:
+    """Return the pods of a workload, how their nodes are paid, and the devices that they hold."""
+    held, row = view.held, row_of(world, view, workload)
+    assert held is not None
+    kinds = [view.groups.groups[group].capacity_type for group in held.group.tolist()]
+    each = zip(held.workload.tolist(), held.pod.tolist(), kinds, held.devices.tolist(), strict=True)
+    return [(view.pods[pod].name, kind, devices) for own, pod, kind, devices in each if own == row]
+
+
 async def slices(world: World, name: str, resource: str, selector: Mapping[str, str]) -> None:
     """Create a Deployment whose pods need one device of a resource."""
     await world.deployment(name, gpus=0, nodeSelector=dict(selector))
@@ -124,10 +133,12 @@ async def test_spot_loss_leaves_the_rest_and_pods_that_still_run(
         assert {group.capacity_type for group in view.groups.groups} >= {"spot", "on-demand"}
         taint = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
         await nodes.change(spot, {"spec": {"taints": [taint]}})
-        await until(fleet, "only its pod counts there", lambda view: pool_of(world, view, "llama") == (3.0, 3.0))
+        view = await until(fleet, "only its pod counts there", lambda view: pool_of(world, view, "llama") == (3.0, 3.0))
+        assert held_by(world, view, "llama") == [("llama-a", "spot", 1.0)]
         await nodes.remove(spot)
         view = await until(fleet, "the group is gone", lambda view: pool_of(world, view, "llama") == (2.0, 2.0))
         assert len(view.pods) >= 1  # the pod of the vanished node is still listed
+        assert held_by(world, view, "llama") == []
 
 
 async def test_limits_of_autoscalers_are_read_from_their_objects(

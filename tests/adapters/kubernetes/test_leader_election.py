@@ -30,6 +30,11 @@ def quick(namespace: str, **changes: float) -> LeaseSettings:
     return LeaseSettings(namespace=namespace, **times)
 
 
+def lasting(namespace: str) -> LeaseSettings:
+    """A lease that outlasts the test, however long a busy machine stands still."""
+    return quick(namespace, duration_s=10 * PATIENCE_S, renew_deadline_s=5 * PATIENCE_S)
+
+
 class Watcher:
     """Counts the leaders every few milliseconds, and keeps the largest number."""
 
@@ -62,15 +67,17 @@ async def one_leads(electors: list[Elector]) -> Elector:
 async def test_one_of_three_leads_and_releases_the_lease(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, namespace: str
 ):
-    lasting = quick(namespace, duration_s=10 * PATIENCE_S, renew_deadline_s=5 * PATIENCE_S)  # it outlasts the test
-    electors = [Elector(kube, lasting, clock) for _ in range(3)]
+    electors = [Elector(kube, lasting(namespace), clock) for _ in range(3)]
     watcher = Watcher(*electors)
     tasks = {elector.identity: asyncio.create_task(elector.run()) for elector in electors}
     async with running(watcher):
         first = await one_leads(electors)
         assert first.transitions == 0
-        await asyncio.sleep(0.5)
-        assert {elector.holder for elector in electors} == {first.identity}
+
+        async def all_know() -> bool:
+            return {elector.holder for elector in electors} == {first.identity}
+
+        await eventually(all_know, "all know who leads")
         assert all(elector.has_other_leader != (elector is first) for elector in electors)
         tasks[first.identity].cancel()
         await asyncio.sleep(0)
@@ -127,9 +134,9 @@ async def test_another_process_acts_when_the_leader_dies_or_freezes(
 
         first, *_ = await eventually(acting, "one acts")
         await asyncio.sleep(0.5)
-        before = {index: len(acts(log)) for index, log in enumerate(logs)}
         children[first].send_signal(how)
         signalled_s = time.monotonic()
+        before = {index: len(acts(log)) for index, log in enumerate(logs)}
 
         async def others_act() -> bool:
             return any(len(acts(log)) > before[index] for index, log in enumerate(logs) if index != first)
@@ -148,7 +155,7 @@ async def test_another_process_acts_when_the_leader_dies_or_freezes(
     actors = assert_never_two(lines)
     assert len(set(actors)) >= 2
     others = [line for index, log in enumerate(logs) if index != first for line in acts(log)]
-    took_over = min(float(at) for at, *_ in others if float(at) > signalled_s)
+    took_over = min((float(at) for at, *_ in others if float(at) > signalled_s), default=signalled_s)
     record_property("failover_s", took_over - signalled_s)
     print(f"failover after {how.name}: {took_over - signalled_s:.2f} s with a lease of {settings.duration_s:g} s")
 
@@ -167,11 +174,12 @@ async def test_leader_stops_in_time_during_an_outage(
         async def leader_stops() -> bool:
             return not leader.leading
 
-        began = time.monotonic()
+        async def nobody_leads() -> bool:
+            return not any(elector.leading or elector.has_other_leader for elector in electors)
+
         async with kube_api.outage(crash=True) if crash else kube_api.frozen():
             await eventually(leader_stops, "the leader stops", every_s=0.01)
-            await asyncio.sleep(max(0.0, settings.duration_s + 0.5 - (time.monotonic() - began)))
-            assert not any(elector.leading or elector.has_other_leader for elector in electors)
+            await eventually(nobody_leads, "the lease expires")
         await one_leads(electors)
         await asyncio.sleep(1.0)
     assert watcher.most == 1
@@ -181,7 +189,7 @@ async def test_leader_stops_in_time_during_an_outage(
 async def test_leader_stays_after_a_short_outage(
     kube_api: KubeApi, connect: Connect, daemon: User, clock: SystemClock, namespace: str
 ):
-    electors = [Elector(await connect(daemon), quick(namespace), clock) for _ in range(2)]
+    electors = [Elector(await connect(daemon), lasting(namespace), clock) for _ in range(2)]
     watcher = Watcher(*electors)
     async with running(watcher, *electors):
         leader = await one_leads(electors)
@@ -196,7 +204,7 @@ async def test_leader_stays_after_a_short_outage(
 
 @integration
 async def test_deleted_lease_is_not_acquired_at_once(kube_api: KubeApi, kube: Kube, clock: SystemClock, namespace: str):
-    electors = [Elector(kube, quick(namespace), clock) for _ in range(3)]
+    electors = [Elector(kube, lasting(namespace), clock) for _ in range(3)]
     watcher = Watcher(*electors)
     async with running(watcher, *electors):
         leader = await one_leads(electors)
@@ -245,7 +253,7 @@ async def test_lease_is_released_when_its_version_has_changed(
 @integration
 async def test_loop_is_woken_when_this_process_begins_to_lead(kube: Kube, clock: SystemClock, namespace: str):
     wakeup = asyncio.Event()
-    elector = Elector(kube, quick(namespace), clock, wakeup)
+    elector = Elector(kube, lasting(namespace), clock, wakeup)
     async with running(elector):
         async with asyncio.timeout(PATIENCE_S):
             await wakeup.wait()

@@ -1,7 +1,5 @@
 """The shipped Roles are exactly enough: the daemon's requests in each mode against its permissions."""
 
-import asyncio
-
 import pytest
 
 from autoscaler.adapters.clock import SystemClock
@@ -33,12 +31,15 @@ async def use_everything(
     """Send all requests of a mode once: watch, lead, scale each kind, fail with a conflict, write an Event."""
     writes = OwnWrites(clock)
     fleet = KubeFleet(kube, clock, Scope(mode), writes=writes)
-    elector = Elector(kube, LeaseSettings(namespace=world.namespace), clock)
+    elector = Elector(kube, LeaseSettings(namespace=world.namespace, retry_s=0.2), clock)
     recorder = EventRecorder(kube, clock)
     created = [await world.deployment("a"), await world.stateful_set("b"), await world.leader_worker_set("c")]
 
     async def watched() -> bool:
         return _watches(granted(*roles)) <= api.used(user)
+
+    async def renewed() -> bool:
+        return any(used.resource == "leases" and used.verb == "update" for used in api.used(user))
 
     async with running(fleet, elector, recorder):
         await synced(fleet)
@@ -52,7 +53,7 @@ async def use_everything(
         for _ in range(2):
             recorder.record(record(fleet_of(workload), outcome(workload, ChangeStatus.FAILED, detail="again")))
         await eventually(lambda: _told(api, user), "a series of events is written")
-        await asyncio.sleep(2.5)  # the lease is renewed every two seconds
+        await eventually(renewed, "the lease is renewed")
 
 
 def _watches(permissions: set[Permission]) -> set[Permission]:

@@ -306,10 +306,10 @@ async def test_kind_may_vanish_and_come_back(kube_api: KubeApi, kube: Kube, cloc
     async with running(fleet):
         assert sorted(names(await synced(fleet))) == ["stays", "x"]
         await kube_api.remove_crds("targets/podcliques")
-        await until(fleet, "the kind is gone", lambda view: names(view) == ["stays"], 20)
+        await until(fleet, "the kind is gone", lambda view: names(view) == ["stays"])
         await kube_api.install_crds("targets/podcliques")
         await world.target("PodClique", "again", {"replicas": 1, "podSpec": POD["spec"]}, "app=x")
-        view = await until(fleet, "the kind is back", lambda view: "again" in names(view), 20)
+        view = await until(fleet, "the kind is back", lambda view: "again" in names(view))
         assert view.gpus_per_replica[row(view, "again")] == 2.0
 
 

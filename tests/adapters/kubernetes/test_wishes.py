@@ -444,7 +444,6 @@ async def test_local_models_of_kserve_are_read_and_asked_for(
             return await cache_of(kube_api) is None
 
         await eventually(deleted, "the cache is deleted an hour after the last workload")
-    await kube_api.remove_crds("weights/localmodels")
 
 
 async def test_datasets_of_fluid_are_read(
@@ -478,7 +477,6 @@ async def test_datasets_of_fluid_are_read(
         assert places.free[places.workload == row].tolist() == [16]
         await nodes.change(holder, {"metadata": {"labels": {label: None}}})
         await until(it.fleet, "the runtime has left", lambda view: status_of(view, source).held == 0)
-    await kube_api.remove_crds("weights/datasets")
 
 
 def status_of(view: Fleet, source: str) -> SourceStatus:

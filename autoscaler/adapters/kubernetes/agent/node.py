@@ -13,7 +13,8 @@ import msgspec
 import structlog
 
 from autoscaler.adapters.kubernetes.api.client import Kube, object_path
-from autoscaler.adapters.kubernetes.api.objects import ConfigMap, Fields, Object, PodMetadata, PodSpec, PodStatus
+from autoscaler.adapters.kubernetes.api.objects import ConfigMap, Fields, Object
+from autoscaler.adapters.kubernetes.api.pod_objects import PodMetadata, PodSpec, PodStatus
 from autoscaler.adapters.kubernetes.api.reflector import Reflector, Resource, WatchTimes
 from autoscaler.adapters.kubernetes.pods.model_source import annotated_source
 from autoscaler.adapters.kubernetes.pods.template import read_model_source

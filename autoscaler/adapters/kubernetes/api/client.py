@@ -18,10 +18,6 @@ from urllib.parse import quote
 
 import aiohttp
 import msgspec
-from kubernetes_asyncio.client import ApiClient, Configuration
-from kubernetes_asyncio.client.rest import RESTClientObject
-from kubernetes_asyncio.config import ConfigException
-from kubernetes_asyncio.config.incluster_config import SERVICE_HOST_ENV_NAME
 
 from autoscaler.adapters.kubernetes.api.credentials import (
     INVALID_CONFIGURATION,
@@ -30,6 +26,13 @@ from autoscaler.adapters.kubernetes.api.credentials import (
     ServiceAccount,
     describe_error,
     read_certificates,
+)
+from autoscaler.adapters.kubernetes.api.library import (
+    SERVICE_HOST_ENV_NAME,
+    ApiClient,
+    ConfigException,
+    Configuration,
+    RESTClientObject,
 )
 from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.settings import KubeSettings

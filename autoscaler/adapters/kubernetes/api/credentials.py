@@ -10,14 +10,14 @@ from pathlib import Path
 
 import structlog
 import yaml
-from kubernetes_asyncio.client import Configuration
-from kubernetes_asyncio.config import (
+
+from autoscaler.adapters.kubernetes.api.library import (
     ConfigException,
+    Configuration,
     list_kube_config_contexts,
     load_incluster_config,
     load_kube_config,
 )
-
 from autoscaler.outage import Outage
 
 log = structlog.get_logger(__name__)

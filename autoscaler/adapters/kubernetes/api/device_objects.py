@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import AnnotatedMetadata, Fields, NodeSelector, Object, Taint
+from autoscaler.adapters.kubernetes.api.node_objects import Taint
+from autoscaler.adapters.kubernetes.api.objects import AnnotatedMetadata, Fields, Object
+from autoscaler.adapters.kubernetes.api.pod_objects import NodeSelector
 
 
 class CelSelector(Fields, frozen=True):

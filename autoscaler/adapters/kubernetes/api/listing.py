@@ -109,13 +109,14 @@ async def list_all(kube: Kube, namespaces: Sequence[str] = (), resources: Sequen
 
     async def one(root: str, plural: str, kind: str, version: str) -> None:
         for namespace in ("",) if kind in CLUSTER_SCOPED else namespaces or ("",):
+            found: list[dict[str, Any]] = []
             async with turns:
                 try:
-                    objects.extend(
-                        [item async for item in _pages(kube, object_path(root, namespace, plural), kind, version)]
-                    )
+                    async for item in _pages(kube, object_path(root, namespace, plural), kind, version):
+                        found.append(item)  # noqa: PERF401  (an error keeps those before it)
                 except ApiError as error:
                     problems[kind] = f"{error.status or 'no answer'}: {error.message}"
+            objects.extend(found)
 
     await asyncio.gather(*(one(*path) for path in paths))
     for namespace, name in _config_maps(objects) if CONFIG_MAPS in resources else ():

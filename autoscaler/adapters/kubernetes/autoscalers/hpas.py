@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api.objects import AutoscalerStatus, Behavior, HorizontalPodAutoscaler, ScalingRules
+from autoscaler.adapters.kubernetes.api.target_objects import (
+    AutoscalerStatus,
+    Behavior,
+    HorizontalPodAutoscaler,
+    ScalingRules,
+)
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.autoscalers.by_target import AutoscalerStore, TargetKey, api_group
-from autoscaler.config.check import scaledobject as so
+from autoscaler.config.check import scaledobject_fields as so
 
 WRITE_CONFLICT = "the object has been modified"  # the API server's words in the controller's message
 MAX_METRICS, MAX_NAME = 100, 253  # metrics of an HPA that are read, and characters of a name

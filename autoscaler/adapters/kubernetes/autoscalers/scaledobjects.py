@@ -12,11 +12,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import target_objects
 from autoscaler.adapters.kubernetes.api.text import join_problems
 from autoscaler.adapters.kubernetes.autoscalers.by_target import AutoscalerStore, TargetKey, target_key
 from autoscaler.adapters.kubernetes.autoscalers.hpas import HpaStore
-from autoscaler.config.check import scaledobject as so
+from autoscaler.config.check import scaledobject_fields as so
 from autoscaler.config.check import trigger
 from autoscaler.config.check.manifests import at, mapping
 from autoscaler.config.policy.schema import OVERRIDES
@@ -62,7 +62,7 @@ class ScaledObjectStore(AutoscalerStore[ScaledObjectSpec]):
         self._hpas = hpas
         self._returned: dict[tuple[str, str], ScaledObjectFields] = {}  # by the last call of `get`
 
-    def put(self, seen: objects.ScaledObject, /) -> None:
+    def put(self, seen: target_objects.ScaledObject, /) -> None:
         if seen.metadata.deletion_timestamp is not None:
             self.remove(seen.metadata.namespace, seen.metadata.name)
         else:
@@ -104,7 +104,7 @@ class ScaledObjectStore(AutoscalerStore[ScaledObjectSpec]):
         return list(self._by_name.values())
 
 
-def read_scaled_object(seen: objects.ScaledObject) -> ScaledObjectSpec:
+def read_scaled_object(seen: target_objects.ScaledObject) -> ScaledObjectSpec:
     """Read a ScaledObject. Never raises, whatever the object holds."""
     value: dict[str, Any] = {"spec": seen.spec}
     stated = at(value, *so.TRIGGERS)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import node_objects, objects
 from autoscaler.adapters.kubernetes.inventory.nodes import Node
 from autoscaler.adapters.kubernetes.pods.requests import CPU, MEMORY
 from autoscaler.catalog.node_labels import KARPENTER_LABEL
@@ -42,7 +42,7 @@ class NodePoolStore:
         self.version = 0
         self.pools: dict[str, _NodePool] = {}
 
-    def put(self, seen: objects.NodePool, /) -> None:
+    def put(self, seen: node_objects.NodePool, /) -> None:
         used = _quantities(seen.status.resources)
         if seen.status.nodes is not None:
             used[NODES] = float(seen.status.nodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.inventory.fit import Labels, admits
+from autoscaler.adapters.kubernetes.inventory.node_admission import Labels, admits
 from autoscaler.adapters.kubernetes.inventory.nodes import Node, NodeTaint
 from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Needs
 from autoscaler.catalog import node_labels

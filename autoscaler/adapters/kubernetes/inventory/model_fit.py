@@ -12,8 +12,8 @@ from autoscaler.adapters.kubernetes.inventory.pools import Layout
 from autoscaler.adapters.kubernetes.pods.template import Facts
 from autoscaler.catalog.devices import is_mig
 from autoscaler.catalog.engines import DEFAULT_ENGINE
-from autoscaler.config.check.fit import STATED, ModelFiles, memory_of, needs_of, parallel_size
-from autoscaler.config.fit import GIB, FitVerdict, Range, judge
+from autoscaler.config.check.engine_memory import STATED, ModelFiles, memory_of, needs_of, parallel_size
+from autoscaler.config.model_memory import GIB, FitVerdict, Range, judge
 
 MIB = float(1 << 20)
 MAX_MIB = 1 << 21  # as for the framebuffer; GPUs of 2026 have up to 0.3 million

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from sys import intern
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api.objects import NodeObject as SeenNode
+from autoscaler.adapters.kubernetes.api.node_objects import NodeObject as SeenNode
 from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS
 from autoscaler.adapters.kubernetes.pods.requests import CPU, MEMORY
 from autoscaler.catalog.accelerators import is_accelerator

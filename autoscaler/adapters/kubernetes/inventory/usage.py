@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.adapters.kubernetes.inventory.fit import CLOSE, count_pods, count_replicas
+from autoscaler.adapters.kubernetes.inventory.node_admission import CLOSE, count_pods, count_replicas
 from autoscaler.adapters.kubernetes.inventory.pools import NO_GROUP, Layout
 from autoscaler.adapters.kubernetes.pods.holdings import SHARED, HeldRows
 from autoscaler.adapters.kubernetes.pods.needs import Needs
-from autoscaler.core.model.fleet import NodeGroups
+from autoscaler.core.model.fleet import HeldDevices, NodeGroups
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 
@@ -27,6 +27,7 @@ class Usage(NamedTuple):
     held: UsedOnNodes  # by all present pods
     pods_of_replica: Mapping[int, tuple[float, ...]]  # devices of each, by row of the workload, if they differ
     former: FloatColumn  # float64[W], replicas on nodes that an earlier template made
+    of_pods: HeldDevices | None  # by id of the replica instead of its row; None: no node is known
 
 
 class UsedOnNodes(NamedTuple):
@@ -87,7 +88,20 @@ def count_usage(layout: Layout, held: HeldRows, workload_id: IntColumn, preempts
         by_all,
         {row: layout.templates[place].pods for row, place in enumerate(layout.template) if place in unequal},
         _count_kept(layout, held, place, resource, np.where(is_former, row, -1), is_former, is_former),
+        _list_held(layout, held, place, resource, row) if len(layout.group) else None,
     )
+
+
+def _list_held(layout: Layout, held: HeldRows, place: IntColumn, resource: IntColumn, row: IntColumn) -> HeldDevices:
+    """Return the devices that pods of managed workloads hold, those of strays with the node groups of their nodes."""
+    line_of = np.full((len(layout.groups), len(layout.resources)), -1)
+    for number, line in enumerate(layout.lines):
+        if line.group != NO_GROUP:
+            line_of[line.group, line.resource] = number
+    ours = np.flatnonzero((place >= 0) & (row >= 0) & (resource >= 0) & (held.devices > 0))
+    group = line_of[layout.group[place[ours]], resource[ours]]
+    ours, group = ours[group >= 0], group[group >= 0]
+    return HeldDevices(row[ours], held.replica[ours], group, held.devices[ours], layout.node_groups.allocatable)
 
 
 def _lowest_by_group(layout: Layout, preempts: FloatColumn) -> FloatColumn:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api.objects import ContainerStatus, PodObject
+from autoscaler.adapters.kubernetes.api.pod_objects import ContainerStatus, PodObject
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.pods.status import FAILED_STARTS, Key
 from autoscaler.ports import Clock

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import Container, Variable
+from autoscaler.adapters.kubernetes.api.pod_objects import Container, Variable
 from autoscaler.catalog.weights import MODEL_VARIABLES, REVISION_VARIABLES
 from autoscaler.config.annotations import MODEL
 from autoscaler.config.findings import UNREADABLE

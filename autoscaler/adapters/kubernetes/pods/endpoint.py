@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import PodObject as SeenPod
+from autoscaler.adapters.kubernetes.api.pod_objects import PodObject as SeenPod
 from autoscaler.adapters.kubernetes.pods.model_source import annotated_source
 from autoscaler.adapters.kubernetes.pods.template import MESH_PORTS, Facts
 from autoscaler.catalog.engines import DEFAULT_PORT, ENGINES

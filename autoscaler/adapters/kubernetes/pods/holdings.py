@@ -10,14 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.adapters.kubernetes.api.objects import PodObject
+from autoscaler.adapters.kubernetes.api.pod_objects import PodObject
 from autoscaler.adapters.kubernetes.pods.requests import requested_capacity, requested_devices
 from autoscaler.adapters.kubernetes.pods.status import FINISHED, Key
 from autoscaler.core.table.columns import FloatColumn, IntColumn
 
 FIRST_ROWS = 64
 FREE = -1
-NO_TARGET = -1
 NO_DEVICE = ("", 0.0)
 NO_CLAIM, SHARED = -1, -2  # instead of the number of a pod: the devices are of no claim, or of one that pods share
 MOST_IMPORTANT = 2**31 - 1  # no pod has a higher priority
@@ -25,6 +24,7 @@ _ROW = np.dtype(
     [
         ("node", np.int64),
         ("target", np.int64),  # -1: none is known
+        ("replica", np.int64),  # likewise
         ("resource", np.int64),
         ("priority", np.int64),
         ("devices", np.float64),
@@ -39,6 +39,7 @@ class HeldRows(NamedTuple):
 
     node: IntColumn  # places in `nodes`
     target: IntColumn  # ids of scale targets; -1: none is known
+    replica: IntColumn  # ids of pods, the first one of those of a replica; -1: none is known
     resource: IntColumn  # places in `resources`
     priority: IntColumn  # of the pod: the scheduler evicts it for one of a higher priority
     claimant: IntColumn  # of devices of claims (DRA): a number of the pod; `SHARED`; `NO_CLAIM`: the pod requests them
@@ -63,7 +64,8 @@ class HeldRows(NamedTuple):
         none = np.zeros(len(claimed))
         return HeldRows(
             node=np.concatenate([self.node, [node[each.node] for each in claimed]]),
-            target=np.concatenate([self.target, [each.target for each in claimed]]),
+            target=np.concatenate([self.target, [each.holder.target for each in claimed]]),
+            replica=np.concatenate([self.replica, [each.holder.replica for each in claimed]]),
             resource=np.concatenate([self.resource, [resource[each.resource] for each in claimed]]),
             priority=np.concatenate([self.priority, [each.priority for each in claimed]]),
             claimant=np.concatenate([self.claimant, [each.claimant for each in claimed]]),
@@ -75,13 +77,23 @@ class HeldRows(NamedTuple):
         )
 
 
+class Holder(NamedTuple):
+    """The owners and places of a pod; -1: none is known."""
+
+    target: int  # id of a scale target
+    replica: int  # id of the first pod of its replica
+
+
+NO_HOLDER = Holder(-1, -1)
+
+
 class ClaimedDevices(NamedTuple):
     """Devices of a node that a claim holds."""
 
     node: str
     resource: str
     devices: float
-    target: int  # -1: none is known
+    holder: Holder
     priority: int
     claimant: int  # as in `HeldRows`
 
@@ -148,10 +160,11 @@ class Holdings:
         pod = self._pods.get(key)
         return MOST_IMPORTANT if pod is None else pod[0].priority
 
-    def held(self, target_of: Callable[[Key], int]) -> HeldRows:
-        """Copy the rows of all pods on nodes. target_of: returns the target of a pod."""
+    def held(self, holder_of: Callable[[Key], Holder]) -> HeldRows:
+        """Copy the rows of all pods on nodes. holder_of: returns what a pod belongs to."""
         for key in self._marked & self._pods.keys():
-            self._rows["target"][list(self._pods[key][1])] = target_of(key)
+            rows = list(self._pods[key][1])
+            self._rows["target"][rows], self._rows["replica"][rows] = holder_of(key)
         self._marked.clear()
         rows = self._rows[self._rows["node"] != FREE]
         columns = {name: np.ascontiguousarray(rows[name]) for name in _ROW.names or ()}
@@ -173,7 +186,7 @@ class Holdings:
         resource, devices = pod.devices[place]
         capacity = (pod.cpu, pod.memory) if place == 0 else (0.0, 0.0)
         node, number = self._nodes.take(pod.node), self._resources.take(resource)
-        self._rows[row] = (node, NO_TARGET, number, pod.priority, devices, *capacity)
+        self._rows[row] = (node, *NO_HOLDER, number, pod.priority, devices, *capacity)
         return row
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import pod_objects
 from autoscaler.adapters.kubernetes.api.reflector import Resource
 from autoscaler.adapters.kubernetes.pods.status import Key, last_seen
 from autoscaler.core.model.phases import SKEW_S
@@ -41,17 +41,22 @@ class ImagePulls:
         self._changed = changed
         self._of: dict[Key, _Pulls] = {}  # the latest last
 
-    def resources(self) -> list[Resource[objects.PodEvent]]:
+    def resources(self) -> list[Resource[pod_objects.PodEvent]]:
         """Return the events to watch. Without permission, the time of pulls counts as that of the container."""
         kind = "involvedObject.kind=Pod"
         return [
             Resource(
-                "/api/v1", "events", objects.PodEvent, optional=True, auxiliary=True, selector=f"{kind},reason={reason}"
+                "/api/v1",
+                "events",
+                pod_objects.PodEvent,
+                optional=True,
+                auxiliary=True,
+                selector=f"{kind},reason={reason}",
             )
             for reason in (PULLING, PULLED)
         ]
 
-    def put(self, seen: objects.PodEvent, /) -> None:
+    def put(self, seen: pod_objects.PodEvent, /) -> None:
         moment = last_seen(seen)
         took_s = read_pull_s(seen.message or "") if seen.reason == PULLED else math.nan
         if moment is None or (seen.reason != PULLING and math.isnan(took_s)):

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.adapters.kubernetes.api.objects import Condition, PodObject
+from autoscaler.adapters.kubernetes.api.objects import Condition
+from autoscaler.adapters.kubernetes.api.pod_objects import PodObject
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.pods.brief_runs import BriefRuns
 from autoscaler.adapters.kubernetes.pods.status import FAILED_STARTS, FINISHED, Key, OwnerKey, owner_of, true_conditions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoscaler.adapters.kubernetes.api.objects import PodSpec
+from autoscaler.adapters.kubernetes.api.pod_objects import PodSpec
 from autoscaler.adapters.kubernetes.pods.command_line import CommandFacts
 from autoscaler.catalog.weights import DEFAULT_REVISION, KSERVE_SOURCES, STORAGE_INITIALIZER
 from autoscaler.config.annotations import WEIGHTS

@@ -1,6 +1,6 @@
 """The requirements of a replica on nodes: devices, node selector, required node affinity and tolerations.
 
-Which nodes meet them is found in `inventory.fit`.
+Which nodes meet them is found in `inventory.node_admission`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api.objects import NodeTerm, PodSpec
+from autoscaler.adapters.kubernetes.api.pod_objects import NodeTerm, PodSpec
 from autoscaler.adapters.kubernetes.pods.requests import requested_capacity
 
 # Set and removed by the control plane. A node that is cordoned or not ready still holds the pods that run on it.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import pod_objects
 from autoscaler.adapters.kubernetes.api.reflector import Resource
 from autoscaler.adapters.kubernetes.pods.rows import PodRows
 from autoscaler.adapters.kubernetes.pods.status import Key, last_seen
@@ -47,15 +47,15 @@ class NodeEvents:
         self._clock = clock
         self._said: dict[Key, _Said] = {}  # by pod, the latest last
 
-    def resources(self) -> list[Resource[objects.PodEvent]]:
+    def resources(self) -> list[Resource[pod_objects.PodEvent]]:
         """Return the events to watch. Without permission, pods only count as unschedulable."""
         kind = "involvedObject.kind=Pod"
         return [
-            Resource("/api/v1", "events", objects.PodEvent, optional=True, selector=f"{kind},source={reporter}")
+            Resource("/api/v1", "events", pod_objects.PodEvent, optional=True, selector=f"{kind},source={reporter}")
             for reporter in REPORTERS
         ]
 
-    def put(self, seen: objects.PodEvent, /) -> None:
+    def put(self, seen: pod_objects.PodEvent, /) -> None:
         cause, moment = CAUSES.get(seen.reason or ""), last_seen(seen)
         if cause is None or moment is None:
             return

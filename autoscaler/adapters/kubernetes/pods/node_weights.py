@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from autoscaler.adapters.kubernetes.api.decode import decode
-from autoscaler.adapters.kubernetes.api.objects import Container, PodObject
+from autoscaler.adapters.kubernetes.api.pod_objects import Container, PodObject
 from autoscaler.adapters.kubernetes.pods.command_line import CommandFacts, read_command_line
 from autoscaler.adapters.kubernetes.pods.model_source import stated_source
 from autoscaler.adapters.kubernetes.pods.served_name import changes_offline, is_offline, takes_options

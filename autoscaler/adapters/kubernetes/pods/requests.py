@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api.objects import PodSpec
-from autoscaler.adapters.kubernetes.api.objects import Resources as Stated
+from autoscaler.adapters.kubernetes.api.pod_objects import PodSpec
+from autoscaler.adapters.kubernetes.api.pod_objects import Resources as Stated
 from autoscaler.catalog.accelerators import ResourceKind, resource_kind
 from autoscaler.config.quantities import Quantity, read_quantity
 

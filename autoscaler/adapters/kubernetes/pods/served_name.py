@@ -6,7 +6,7 @@ With HF_HUB_OFFLINE vLLM replaces the model by the path of its snapshot, and rep
 
 from __future__ import annotations
 
-from autoscaler.adapters.kubernetes.api.objects import Container
+from autoscaler.adapters.kubernetes.api.pod_objects import Container
 from autoscaler.adapters.kubernetes.pods.command_line import (
     ARGUMENTS_LIMIT,
     CommandFacts,

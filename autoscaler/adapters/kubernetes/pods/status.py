@@ -12,14 +12,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import (
-    Condition,
-    ContainerState,
-    ContainerStatus,
-    Object,
-    PodEvent,
-    PodObject,
-)
+from autoscaler.adapters.kubernetes.api.objects import Condition, Object
+from autoscaler.adapters.kubernetes.api.pod_objects import ContainerState, ContainerStatus, PodEvent, PodObject
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.pods.requests import ALWAYS
 from autoscaler.adapters.kubernetes.pods.template import engine_container

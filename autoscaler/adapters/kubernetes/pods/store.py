@@ -15,26 +15,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.adapters.kubernetes.api.objects import PodObject as SeenPod
+from autoscaler.adapters.kubernetes.api.pod_objects import PodObject as SeenPod
 from autoscaler.adapters.kubernetes.pods.endpoint import UNSTATED, Endpoint, Endpoints, stated_endpoint
-from autoscaler.adapters.kubernetes.pods.holdings import HeldRows, Holdings
+from autoscaler.adapters.kubernetes.pods.holdings import HeldRows, Holder, Holdings
 from autoscaler.adapters.kubernetes.pods.image_pulls import ImagePulls
-from autoscaler.adapters.kubernetes.pods.label_sets import UNIQUE_LABELS, Item, LabelSet, PodLookup, find_anchor
+from autoscaler.adapters.kubernetes.pods.label_sets import PodLookup, PodSelections
 from autoscaler.adapters.kubernetes.pods.lost_starts import LostStarts
-from autoscaler.adapters.kubernetes.pods.model_source import is_steered
 from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS, PodToleration
-from autoscaler.adapters.kubernetes.pods.node_clocks import clock_behind_s
-from autoscaler.adapters.kubernetes.pods.rows import COPIED, ROW, PodRows
-from autoscaler.adapters.kubernetes.pods.selector import selects
+from autoscaler.adapters.kubernetes.pods.rows import BLANK, COPIED, ROW, PodRows, write_row
 from autoscaler.adapters.kubernetes.pods.status import (
     FINISHED,
     Group,
     Key,
     OwnerKey,
-    at_s,
     blocked_by,
-    deletion_cost,
-    engine_start,
     group_of,
     group_size,
     is_leaving,
@@ -42,16 +36,13 @@ from autoscaler.adapters.kubernetes.pods.status import (
     owner_of,
     since_s,
     true_conditions,
-    weights_init,
 )
 from autoscaler.adapters.kubernetes.pods.template import (
     Facts,
     group_facts,
     served_names,
-    stated_slots,
 )
 from autoscaler.core.model.fleet import PendingCause, Pod, PodPart
-from autoscaler.core.model.phases import SKEW_S
 from autoscaler.core.table.columns import IntColumn
 from autoscaler.ports import Clock
 
@@ -77,7 +68,6 @@ class PodStore:
 
     def __init__(self, clock: Clock) -> None:
         self.version = 0
-        self.facts_version = 0  # grows when the pods of a target without template may show something new
         self.unowned_version = 0  # grows when an owner without a target is first seen
         self.tolerations_version = 0  # grows when pods have a new toleration
         self.holdings = Holdings()  # of all pods, also those without an owner that can be scaled
@@ -88,6 +78,7 @@ class PodStore:
         self._pods: list[Pod | None] = []  # by row; None: deleted
         self._row: dict[Key, int] = {}
         self._next_id = 0
+        self._grown_groups = 0  # groups of selected pods that got one more
         self._owner: dict[Key, OwnerKey] = {}
         self._owned: dict[OwnerKey, set[Key]] = {}
         self._target: dict[OwnerKey, int] = {}
@@ -96,15 +87,17 @@ class PodStore:
         self._stated: dict[Key, Endpoint] = {}  # by the pods themselves
         self._facts: dict[Key, Facts] = {}
         self._preempts: dict[int, float] = {}  # by target, as its last pod states
-        self._label_sets: dict[tuple[str, frozenset[tuple[str, str]]], LabelSet] = {}
-        self._label_set: dict[Key, LabelSet] = {}
-        self._queries: dict[int, PodLookup] = {}  # by target id
-        self._index: dict[tuple[str, Item | None], list[int]] = {}  # target ids by namespace and a label they require
+        self._selections = PodSelections()
         self._workers: dict[Group, dict[Key, _Member]] = {}
         self._leader: dict[Group, _Member] = {}
         self._group: dict[Key, Group] = {}
         self._messages: dict[Key, str] = {}  # of blocked pods
         self._tolerations: dict[OwnerKey, frozenset[PodToleration]] = {}
+
+    @property
+    def facts_version(self) -> int:
+        """Grows when the pods of a target without template may show something new."""
+        return self._selections.version + self._grown_groups
 
     def put(self, seen: SeenPod, /) -> None:
         key = seen.metadata.namespace, seen.metadata.name
@@ -144,22 +137,10 @@ class PodStore:
 
     def select(self, queries: Mapping[int, PodLookup]) -> None:
         """Set the targets whose pods are found by selectors. They have precedence over the owners of pods."""
-        if queries == self._queries:
-            return
-        before, self._queries = self._queries, dict(sorted(queries.items()))
-        changed = {
-            query.namespace
-            for target_id in queries.keys() | before.keys()
-            for query in (before.get(target_id), queries.get(target_id))
-            if query is not None and before.get(target_id) != queries.get(target_id)
-        }
-        self._index = {}
-        for target_id, query in self._queries.items():
-            self._index.setdefault((query.namespace, find_anchor(query.selector)), []).append(target_id)
-        for label_set in self._label_sets.values():
-            if label_set.namespace in changed:
-                self._select(label_set)
-        for group in [group for group in self._leader if group[0] in changed]:
+        pods, namespaces = self._selections.select(queries)
+        for key in pods:
+            self._assign(key)
+        for group in [group for group in self._leader if group[0] in namespaces]:
             self._update_group(group)
 
     def facts(self, target_id: int) -> Facts | None:
@@ -179,11 +160,7 @@ class PodStore:
 
     def overlaps(self) -> dict[int, set[int]]:
         """Return by target the others whose selectors match some of its pods."""
-        found: dict[int, set[int]] = {}
-        for label_set in self._label_sets.values():
-            for target_id in label_set.targets if len(label_set.targets) > 1 else ():
-                found.setdefault(target_id, set()).update(set(label_set.targets) - {target_id})
-        return found
+        return self._selections.overlaps()
 
     def remove(self, namespace: str, name: str, /) -> None:
         self.holdings.remove((namespace, name))
@@ -204,6 +181,12 @@ class PodStore:
         leader = self._leader.get(self._group[key]) if key in self._group else None
         return self._target_of(leader.key if leader is not None else key)
 
+    def holder_of(self, key: Key) -> Holder:
+        """Return the target of a pod, which may be a worker of a group, and the replica that it is a part of."""
+        leader = self._leader.get(self._group[key]) if key in self._group else None
+        row = self._row.get(leader.key if leader is not None else key)
+        return Holder(self.target_of(key), -1 if row is None else int(self._rows["pod_id"][row]))
+
     def deletion_cost(self, key: Key) -> float | None:
         """Return the deletion cost of a pod; None: it is gone, or no ReplicaSet controls it."""
         row = self._row.get(key)
@@ -216,7 +199,7 @@ class PodStore:
 
     def held(self) -> HeldRows:
         """Return what all pods hold on nodes, with their targets."""
-        return self.holdings.held(self.target_of)
+        return self.holdings.held(self.holder_of)
 
     def labels(self, owner: OwnerKey) -> Mapping[str, str]:
         """Return the labels of a pod of an owner without a target; empty: no pod is known."""
@@ -347,7 +330,7 @@ class PodStore:
 
     def _target_of(self, key: Key) -> int:
         """Return the target that selects a pod, else that of its owner; -1: none is known."""
-        selecting = self._label_set[key].targets if key in self._label_set else ()
+        selecting = self._selections.targets_of(key)
         return selecting[0] if selecting else self._target.get(self._owner.get(key, key), -1)
 
     def _endpoint(self, namespace: str, name: str, target_id: int) -> dict[str, Any]:
@@ -356,40 +339,15 @@ class PodStore:
         return self._endpoints.get(target_id, Endpoints()).of_pod(stated)._asdict()
 
     def _set_labels(self, key: Key, labels: Mapping[str, str], seen: SeenPod) -> None:
-        same = frozenset(item for item in labels.items() if item[0] not in UNIQUE_LABELS)
-        identity = key[0], same
-        label_set = self._label_sets.get(identity)
-        if label_set is None:
-            label_set = self._label_sets[identity] = LabelSet(key[0], dict(same))
-            self._select(label_set)
-        if self._label_set.get(key) is label_set:
-            return
-        self._forget_labels(key)
-        self._facts[key] = facts = label_set.facts_of(seen)
-        self._stated[key] = stated_endpoint(seen, facts)
-        self._label_set[key] = label_set
-        label_set.pods.add(key)
+        label_set = self._selections.put(key, labels)
+        if label_set is not None:
+            self._facts[key] = facts = label_set.facts_of(seen)
+            self._stated[key] = stated_endpoint(seen, facts)
 
     def _forget_labels(self, key: Key) -> None:
-        label_set = self._label_set.pop(key, None)
+        self._selections.forget(key)
         self._facts.pop(key, None)
         self._stated.pop(key, None)
-        if label_set is not None:
-            label_set.pods.discard(key)
-            if not label_set.pods:
-                del self._label_sets[label_set.namespace, frozenset(label_set.labels.items())]
-
-    def _select(self, label_set: LabelSet) -> None:
-        """Find the targets that select some pods."""
-        anchors = (None, *label_set.labels.items())
-        likely = sorted(each for anchor in anchors for each in self._index.get((label_set.namespace, anchor), ()))
-        targets = tuple(each for each in likely if selects(self._queries[each].selector, label_set.labels))
-        if targets != label_set.targets:
-            if any(self._queries[each].learns for each in targets):
-                self.facts_version += 1
-            label_set.targets = targets
-            for key in label_set.pods:
-                self._assign(key)
 
     def _write(self, key: Key, seen: SeenPod, blocked: PendingCause) -> None:
         row = self._row.get(key)
@@ -405,38 +363,8 @@ class PodStore:
             served=served_names(seen.spec),
             **self._endpoint(*key, target_id),
         )
-        line = self._rows[row]
-        offset_s = self._offset_s()
-        conditions = true_conditions(seen)
-        ready_s = since_s(conditions.get("Ready"), offset_s)
-        started_s, was_restarted = engine_start(seen, offset_s)
-        # The kubelet writes both by the clock of its node. What has happened does not lie in the future.
-        clock_s = np.fmax(ready_s, started_s) - self._clock.now_s()
-        if clock_s > SKEW_S:
-            line["clock_s"] = max(line["clock_s"], clock_s)
-        elif not line["clock_s"] > 0:
-            line["clock_s"] = clock_behind_s(line, self._clock.wall_s(), started_s - offset_s, ready_s - offset_s)
-        ready_s, started_s = ready_s - line["clock_s"], started_s - line["clock_s"]
-        if is_first and line["clock_s"] and "Ready" in conditions:
-            started_s = math.nan  # by how much it is ahead is not known, so nothing is learned from this start
-        if not math.isnan(ready_s):
-            first_s = float(line["first_ready_s"])
-            # A probe that fails for a moment resets the time of the condition, but the engine has served since before.
-            line["first_ready_s"] = ready_s if math.isnan(first_s) or started_s > first_s else first_s
-        ready = "Ready" in conditions
-        line["ready"] = ready
-        line["terminating"] = is_leaving(seen, conditions)
-        line["blocked"] = blocked
-        line["deletion_cost"] = deletion_cost(seen)
-        line["steered"] = is_steered(seen.spec)
-        line["slots"] = stated_slots(seen.spec)
-        line["preempts"] = -math.inf if seen.spec.preemption_policy == "Never" else float(seen.spec.priority or 0)
-        self._preempts[target_id] = float(line["preempts"])
-        line["created_s"] = at_s(seen.metadata.creation_timestamp, offset_s)
-        line["scheduled_s"] = since_s(conditions.get("PodScheduled"), offset_s)
-        line["started_s"] = math.nan if was_restarted else started_s
-        line["ready_s"] = line["first_ready_s"] if ready else math.nan
-        line["weights_s"], line["fetching_since_s"] = weights_init(seen, offset_s)
+        write_row(self._rows[row], seen, blocked, is_first, self._clock)
+        self._preempts[target_id] = float(self._rows["preempts"][row])
         self._set_pulls(key)
 
     def _set_pulls(self, key: Key) -> None:
@@ -470,11 +398,8 @@ class PodStore:
         row = len(self._pods)
         if row == len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros(row, dtype=ROW)])
-        self._rows[row] = np.zeros((), dtype=ROW)
-        self._rows["alive"][row] = True
+        self._rows[row] = BLANK
         self._rows["pod_id"][row] = self._next_id
-        for name in ("first_ready_s", "waited_s", "unready_s", "start_lag_s"):
-            self._rows[name][row] = math.nan
         self._next_id += 1
         self._pods.append(None)
         return row
@@ -491,7 +416,7 @@ class PodStore:
     def _group_size(self, group: Group) -> int:
         """Return the number of pods of a complete group, as its pods or the template of its target state."""
         leader = self._leader[group]
-        query = self._queries.get(self._target_of(leader.key))
+        query = self._selections.query(self._target_of(leader.key))
         return max(leader.group_size, query.pods_per_replica if query is not None else 1)
 
     def _update_group(self, group: Group, has_new_worker: bool = False) -> None:
@@ -501,8 +426,8 @@ class PodStore:
         if leader is None or row is None:
             return
         line, workers = self._rows[row], self._workers.get(group, {}).values()
-        if has_new_worker and int(line["target_id"]) in self._queries:
-            self.facts_version += 1
+        if has_new_worker and self._selections.query(int(line["target_id"])) is not None:
+            self._grown_groups += 1
         is_complete = len(workers) + 1 >= self._group_size(group)
         serves = leader.serves and all(worker.serves for worker in workers) and is_complete
         # A leader that is terminating stays ready: its row counts as leaving already.

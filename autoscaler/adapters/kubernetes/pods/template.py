@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import Container, PodSpec, Probe, Variable
+from autoscaler.adapters.kubernetes.api.pod_objects import Container, PodSpec, Probe, Variable
 from autoscaler.adapters.kubernetes.pods.command_line import (
     CommandFacts,
     as_port,

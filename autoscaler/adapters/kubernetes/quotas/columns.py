@@ -16,7 +16,7 @@ from autoscaler.core.model.quotas import Allowance, Quota, Quotas
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 Source = TypeVar("Source", bound=Hashable)
-MAX_DEVICES = 10_000_000  # of one quota; no cluster has so many
+MAX_DEVICES = 10_000_000  # of one quota; no cluster has this many
 SETTLE_S = 10.0
 """Use by others that has grown is believed after this time. The report of a source and the pods come by two watches. So
 a managed pod that was just created or deleted could count as one of others for a moment."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from autoscaler.adapters.kubernetes.api import objects
-from autoscaler.adapters.kubernetes.inventory.fit import admits
+from autoscaler.adapters.kubernetes.inventory.node_admission import admits
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeTaint
 from autoscaler.adapters.kubernetes.pods.needs import Needs, PodToleration
 from autoscaler.adapters.kubernetes.quotas.columns import (

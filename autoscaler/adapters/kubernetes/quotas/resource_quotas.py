@@ -10,7 +10,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import node_objects
 from autoscaler.adapters.kubernetes.quotas.columns import Applicant, QuotaLayout, QuotaRow, allow, lay_out, read_amount
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.config.findings import shown
@@ -79,7 +79,7 @@ class ResourceQuotaStore:
         self.used: dict[Hashable, float] = {}  # devices by namespace, name and resource
         self._quotas: dict[str, dict[str, _Quota]] = {}  # by namespace and name
 
-    def put(self, seen: objects.ResourceQuota, /) -> None:
+    def put(self, seen: node_objects.ResourceQuota, /) -> None:
         namespace, name = seen.metadata.namespace, seen.metadata.name
         quota = _read(seen)
         if not quota.hard and not quota.others and not quota.problem:
@@ -187,7 +187,7 @@ def _amounts(stated: Mapping[str, Quantity], names: Sequence[str]) -> list[float
     return [amount for amount in found if amount >= 0]
 
 
-def _read(seen: objects.ResourceQuota) -> _Quota:
+def _read(seen: node_objects.ResourceQuota) -> _Quota:
     """Read the limits on accelerators. A quota with a scope that is not known is ignored, and named."""
     selector = seen.spec.scope_selector
     expressions = (selector.match_expressions if selector is not None else None) or ()

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import NodeTerm, Untyped
-from autoscaler.adapters.kubernetes.inventory.fit import admits
+from autoscaler.adapters.kubernetes.api.objects import Untyped
+from autoscaler.adapters.kubernetes.api.pod_objects import NodeTerm
+from autoscaler.adapters.kubernetes.inventory.node_admission import admits
 from autoscaler.adapters.kubernetes.pods.model_source import kserve_source
 from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Needs, NodeExpression
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore

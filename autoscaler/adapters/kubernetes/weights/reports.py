@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import NodeObject as SeenNode
+from autoscaler.adapters.kubernetes.api.node_objects import NodeObject as SeenNode
 from autoscaler.adapters.kubernetes.inventory.nodes import Node
 from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.weights.report import (

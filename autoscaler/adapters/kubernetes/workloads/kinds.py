@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from autoscaler.adapters.kubernetes.api.discovery import ServedKind
 from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey, api_group
 from autoscaler.catalog.scale_targets import BY_KIND, BY_RESOURCE, NO_KINDS, SCALED, TARGETS, ScaleTarget, other_kind
-from autoscaler.config.check.scaledobject import is_other_kind, is_target
+from autoscaler.config.check.scaledobject_fields import is_other_kind, is_target
 from autoscaler.core.model.fleet import WorkloadRef
 
 BUILT_IN = "apps"  # its kinds are in every cluster, so they are not looked up

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import objects, target_objects
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
@@ -306,9 +306,9 @@ class TargetKindStore:
             return
         if self._refusal:
             target = read_refused(self._kind, metadata, self._refusal)
-        elif isinstance(seen, objects.LeaderWorkerSet):
+        elif isinstance(seen, target_objects.LeaderWorkerSet):
             target = read_leader_worker_set(seen)
-        elif isinstance(seen, objects.CustomTarget):
+        elif isinstance(seen, target_objects.CustomTarget):
             target = read_custom(self._kind, seen)
         else:
             target = read_target(self._kind, seen)
@@ -342,7 +342,11 @@ class ReplicaSetStore:
 def _replica_failure(stated: object) -> str:
     """Return the controller's message if it cannot create pods; "": it can, or has no such condition."""
     try:
-        status = stated if isinstance(stated, objects.TargetStatus) else msgspec.convert(stated, objects.TargetStatus)
+        status = (
+            stated
+            if isinstance(stated, target_objects.TargetStatus)
+            else msgspec.convert(stated, target_objects.TargetStatus)
+        )
     except UNREADABLE:
         return ""  # a custom kind with other conditions
     for condition in (status.conditions or ())[:MAX_CONDITIONS]:

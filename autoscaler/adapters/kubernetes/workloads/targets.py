@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import target_objects
 from autoscaler.adapters.kubernetes.api.decode import decode
-from autoscaler.adapters.kubernetes.api.objects import (
+from autoscaler.adapters.kubernetes.api.objects import Metadata, TargetMetadata
+from autoscaler.adapters.kubernetes.api.pod_objects import PodTemplate
+from autoscaler.adapters.kubernetes.api.target_objects import (
     LeaderWorkerSet,
     LeaderWorkerTemplate,
-    Metadata,
-    PodTemplate,
     RolloutStrategy,
-    TargetMetadata,
     UpdateStrategy,
 )
 from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey, api_group, target_key
@@ -72,7 +71,7 @@ class Target(NamedTuple):
     refusal: str = ""  # why it cannot be scaled, and what can
 
 
-def read_target(kind: ScaleTarget, seen: objects.TargetObject) -> Target:
+def read_target(kind: ScaleTarget, seen: target_objects.TargetObject) -> Target:
     template = decode(_TEMPLATE, seen.spec.template) or PodTemplate()
     labels = seen.spec.selector.match_labels if seen.spec.selector else None
     target = _read(kind, seen.metadata, seen.spec.replicas, _read_facts(template), template)
@@ -105,7 +104,7 @@ def _partitioned(strategy: UpdateStrategy | RolloutStrategy | None, replicas: in
     return PARTITIONED if update is not None and (update.partition or 0) > replicas else ""
 
 
-def read_custom(kind: ScaleTarget, seen: objects.CustomTarget) -> Target:
+def read_custom(kind: ScaleTarget, seen: target_objects.CustomTarget) -> Target:
     """Read a target of any other kind. Never raises, whatever the object holds: its schema is the cluster's."""
     value = {"spec": seen.spec, "status": seen.status}
     replicas = at(value, *kind.replicas)

@@ -10,8 +10,9 @@ from aiohttp import web
 from kubernetes_asyncio.client import Configuration
 
 from autoscaler.adapters.kubernetes.api.client import Kube
+from tests.harness.process import PATIENCE_S
 
-CLIENT_TIMEOUT_S = 1.0  # of the client, except for lists and watches
+CLIENT_TIMEOUT_S = 1.0  # of a client that must not wait, except for lists and watches
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -70,6 +71,7 @@ class FakeApiServer:
         self.watches: list[Answer] = [stream(then_s=60)]
         self.queries: list[dict[str, str]] = []  # parameters of every list and watch
         self.version = 1000  # what it says when only its version is asked for
+        self.timeout_s = PATIENCE_S  # of its client
 
     @property
     def list_count(self) -> int:
@@ -97,7 +99,7 @@ class FakeApiServer:
         await site.start()
         port = runner.addresses[0][1]
         try:
-            async with Kube.using(Configuration(host=f"http://127.0.0.1:{port}"), CLIENT_TIMEOUT_S) as kube:
+            async with Kube.using(Configuration(host=f"http://127.0.0.1:{port}"), self.timeout_s) as kube:
                 yield kube
         finally:
             await runner.cleanup()

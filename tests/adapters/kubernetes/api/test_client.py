@@ -19,7 +19,7 @@ from autoscaler.config.settings import KubeSettings
 from autoscaler.ports import Unavailable
 from tests.harness.certificates import Certificates
 from tests.harness.kube_api import KubeApi
-from tests.harness.process import free_port
+from tests.harness.process import PATIENCE_S, free_port
 
 
 @asynccontextmanager
@@ -35,7 +35,7 @@ async def serving(answer, port: int = 0, tls: ssl.SSLContext | None = None) -> A
         await runner.cleanup()
 
 
-async def fails(answer, timeout_s: float = 5.0) -> ApiError:
+async def fails(answer, timeout_s: float = PATIENCE_S) -> ApiError:
     async with serving(answer) as url, Kube.using(Configuration(host=url), timeout_s) as kube:
         with pytest.raises(ApiError) as caught:
             await kube.request("GET", "/version")
@@ -229,7 +229,7 @@ async def in_a_pod(monkeypatch: pytest.MonkeyPatch, account: Path, port: int) ->
     """Connect as in a pod, and read the mounted files again before each request."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
-    async with Kube.connect(KubeSettings(timeout_s=5.0), account=account, credentials_age_s=0.0) as kube:
+    async with Kube.connect(KubeSettings(timeout_s=PATIENCE_S), account=account, credentials_age_s=0.0) as kube:
         yield kube
 
 
@@ -307,7 +307,7 @@ async def test_token_of_a_plug_in_is_read_again(kube_api: KubeApi, monkeypatch: 
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
     monkeypatch.setenv("KUBECONFIG", str(path))
-    async with Kube.connect(KubeSettings(), credentials_age_s=0.2) as kube:
+    async with Kube.connect(KubeSettings(timeout_s=PATIENCE_S), credentials_age_s=0.2) as kube:
         with pytest.raises(ApiError, match="401"):
             await kube.request("GET", "/version")
         renewed.touch()

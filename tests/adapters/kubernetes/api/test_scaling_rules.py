@@ -1,5 +1,7 @@
-"""Scaling rules of a real cluster, as `report --cluster` and `replay --cluster` read them."""
+"""Scaling rules of a real cluster, as `report`, `replay` and `simulate` read them with --cluster."""
 
+import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -7,10 +9,12 @@ import pytest
 
 from autoscaler.adapters.kubernetes.api.scaling_rules import read_cluster
 from autoscaler.adapters.prometheus.range.resample import WorkloadHistory
+from autoscaler.config.check.manifests import text_at
 from autoscaler.config.rules.read import read_objects
 from autoscaler.config.settings import KubeSettings
 from autoscaler.lab.commands.options import ExperimentOptions
-from autoscaler.lab.commands.own_rules import read_own_rules
+from autoscaler.lab.commands.own_rules import read_own_rules, rules_in_cluster
+from tests.cli.study import PROFILE, invoke, write_trace
 from tests.harness.kube_api import KubeApi
 
 SCALED = {"name": "llama"}
@@ -23,7 +27,7 @@ METRIC = {"metric": {"name": "vllm_num_requests_waiting"}, "target": {"type": "A
 
 @pytest.mark.integration
 async def test_rules_of_a_namespace_are_read(
-    kube_api: KubeApi, namespace: str, monkeypatch: pytest.MonkeyPatch
+    kube_api: KubeApi, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(kube_api.kubeconfig()))
     await kube_api.install_crds("scaledobjects")
@@ -60,10 +64,34 @@ async def test_rules_of_a_namespace_are_read(
         f"ScaledObject {namespace}/llama",
     ]
     assert all(rule.metrics or rule.knative for rule in rules)
+    # The rules of one namespace delay those of another by one turn each.
+    other = await kube_api.namespace()
+    await kube_api.apply(
+        {
+            "apiVersion": "keda.sh/v1alpha1",
+            "kind": "ScaledObject",
+            "metadata": {"name": "llama"},
+            "spec": {"scaleTargetRef": SCALED, "triggers": [TRIGGER]},
+        },
+        namespace=other,
+    )
+    both, _ = await read_cluster(KubeSettings(), [namespace, other])
+    assert {text_at(each, "metadata", "namespace") for each in both[:2]} == {namespace, other}
+    # Rules of files come first.
+    assert await rules_in_cluster(KubeSettings(), (namespace, "llama"), rules) == ([], [])
     options = cast(ExperimentOptions, SimpleNamespace(against=(), kube=KubeSettings()))
     past = cast(WorkloadHistory, SimpleNamespace(start_s=0.0, duration_s=60.0))
     (setting,), told = await read_own_rules(options, None, (namespace, "qwen"), past)
     assert (setting.rule.title, told) == (f"HorizontalPodAutoscaler {namespace}/qwen", ())
+    trace = write_trace(tmp_path / "a.csv", ["1,100,10", "2,100,10", "400,100,10"])
+    simulated = ("simulate", "--trace", trace, *PROFILE, "--cluster", "--workload")
+    result = await asyncio.to_thread(invoke, *simulated, f"{namespace}/llama")
+    assert result.exit_code == 0 and f"ScaledObject {namespace}/llama (own rule)" in result.output
+    result = await asyncio.to_thread(invoke, *simulated, f"{namespace}/other")
+    assert (result.exit_code, result.output.splitlines()[-1:]) == (
+        2,
+        [f"error: --cluster: the cluster has no scaling rule for {namespace}/other"],
+    )
     assert await read_own_rules(options, None, (namespace, "other"), past) == (
         [],
         (f"the cluster has no scaling rule for {namespace}/other",),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import target_objects
 from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import (
     NO_LIMIT,
     Delays,
@@ -27,7 +27,7 @@ def spec_of(*notes: str, triggers: tuple[Any, ...] = (TRIGGER,), **spec: Any) ->
     body = {"scaleTargetRef": {"name": "llama"}, "triggers": list(triggers), **spec}
     annotations = {f"autoscaling.keda.sh/{note}": "true" for note in notes}
     metadata = {"name": "so", "namespace": "ns", "annotations": annotations}
-    return read_scaled_object(msgspec.convert({"metadata": metadata, "spec": body}, objects.ScaledObject))
+    return read_scaled_object(msgspec.convert({"metadata": metadata, "spec": body}, target_objects.ScaledObject))
 
 
 def hpa(metrics: tuple[str, ...] = ("s0-replicas",), error: str = "", **behavior: Any) -> Hpa:
@@ -52,7 +52,7 @@ def hpa(metrics: tuple[str, ...] = ("s0-replicas",), error: str = "", **behavior
             ]
         },
     }
-    hpas.put(msgspec.convert(body, objects.HorizontalPodAutoscaler))
+    hpas.put(msgspec.convert(body, target_objects.HorizontalPodAutoscaler))
     hpa = hpas.of_scaled_object("so", spec_of().target)
     assert hpa is not None
     return hpa

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.keda.check import check_scaled_object
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import objects, target_objects
 from autoscaler.adapters.kubernetes.api.text import PROBLEM_LIMIT
 from autoscaler.adapters.kubernetes.autoscalers.hpas import HpaStore
 from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import (
@@ -24,10 +24,12 @@ from autoscaler.ports import ScaledObjectFields
 TRIGGER = {"type": "external", "metadata": {"scalerAddress": "a:6000", "policy": "batch"}}
 
 
-def scaled_object(*triggers: Any, annotations: dict[str, str] | None = None, **spec: Any) -> objects.ScaledObject:
+def scaled_object(
+    *triggers: Any, annotations: dict[str, str] | None = None, **spec: Any
+) -> target_objects.ScaledObject:
     body = {"scaleTargetRef": {"name": "llama"}, "triggers": list(triggers), **spec}
     metadata = {"name": "so", "namespace": "ns", "annotations": annotations}
-    return msgspec.convert({"metadata": metadata, "spec": body}, objects.ScaledObject)
+    return msgspec.convert({"metadata": metadata, "spec": body}, target_objects.ScaledObject)
 
 
 def spec_of(*triggers: Any, **stated: Any) -> ScaledObjectSpec:
@@ -86,7 +88,7 @@ class TestToleranceOfTheHpa:
             "metadata": {"name": name, "namespace": "ns", "ownerReferences": [owner]},
             "spec": {"scaleTargetRef": reference, "behavior": behavior},
         }
-        self.hpas.put(msgspec.convert(body, objects.HorizontalPodAutoscaler))
+        self.hpas.put(msgspec.convert(body, target_objects.HorizontalPodAutoscaler))
 
     def tolerance(self) -> tuple[float | None, float | None]:
         found = self.scaled_object()
@@ -323,7 +325,7 @@ KEYS = ["scaleTargetRef", "minReplicaCount", "maxReplicaCount", "idleReplicaCoun
 @given(st.dictionaries(st.sampled_from([*KEYS, "triggers"]), JSON, max_size=5) | JSON, JSON)
 def test_any_custom_resource_is_read_without_raising(spec: Any, status: Any):
     metadata = objects.AnnotatedMetadata(name="so", namespace="ns")
-    found = read_scaled_object(objects.ScaledObject(metadata=metadata, spec=spec, status=status))
+    found = read_scaled_object(target_objects.ScaledObject(metadata=metadata, spec=spec, status=status))
     assert (
         found.is_ours,
         found.scaled_object.target.name == "" or isinstance(found.scaled_object.target.name, str),

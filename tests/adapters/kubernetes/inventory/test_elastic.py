@@ -5,7 +5,8 @@ import math
 import msgspec
 import pytest
 
-from autoscaler.adapters.kubernetes.api.objects import ConfigMap, NodePool
+from autoscaler.adapters.kubernetes.api.node_objects import NodePool
+from autoscaler.adapters.kubernetes.api.objects import ConfigMap
 from autoscaler.adapters.kubernetes.inventory.elastic import STATUS_OBJECT, Elastic
 from autoscaler.adapters.kubernetes.inventory.nodes import Node
 from tests.adapters.kubernetes.inventory.world import GPU, PRODUCT, lay_out, nodes, placed_facts, pod

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from autoscaler.adapters.kubernetes.api.objects import NodeObject, PodObject
+from autoscaler.adapters.kubernetes.api.node_objects import NodeObject
+from autoscaler.adapters.kubernetes.api.pod_objects import PodObject
 from autoscaler.adapters.kubernetes.inventory.elastic import Elastic
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
 from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import count_usage
-from autoscaler.adapters.kubernetes.pods.holdings import HeldRows, Holdings
+from autoscaler.adapters.kubernetes.pods.holdings import HeldRows, Holder, Holdings
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, Facts
 from autoscaler.core.model.fleet import NodeGroups, Pool
@@ -71,12 +72,13 @@ def hold(*pods: PodObject) -> HeldRows:
     holdings = Holdings()
     for each in pods:
         holdings.put((each.metadata.namespace, each.metadata.name), each)
-    return holdings.held(_target_of)
+    return holdings.held(_holder_of)
 
 
-def _target_of(key: tuple[str, str]) -> int:
-    name = key[1].partition(".")[0]
-    return int(name.removeprefix(OURS)) if name.startswith(OURS) else 99
+def _holder_of(key: tuple[str, str]) -> Holder:
+    name, _, number = key[1].partition(".")
+    replica = int(number) if number.isdigit() else -1
+    return Holder(int(name.removeprefix(OURS)) if name.startswith(OURS) else 99, replica)
 
 
 def lay_out(

@@ -205,26 +205,23 @@ async def test_buffers_take_the_place_of_placeholders(
     await process.reconcile(due(2))
     assert await counts(kube_api, namespace) == {"team-a/llama": 2}
     await kube_api.install_crds("nodes/capacitybuffers")
-    try:
 
-        async def is_replaced() -> bool:  # the API server lists a new group some time after it serves it
-            clock.time_s += DISCOVERY_S
-            await process.reconcile(due(2, 1))
-            return not await counts(kube_api, namespace)
+    async def is_replaced() -> bool:  # the API server lists a new group some time after it serves it
+        clock.time_s += DISCOVERY_S
+        await process.reconcile(due(2, 1))
+        return not await counts(kube_api, namespace)
 
-        await eventually(is_replaced, "placeholders are gone")
-        found = await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers")
-        assert {name: each["spec"]["replicas"] for name, each in found.items()} == {"team-a/llama": 2, "team-b/qwen": 1}
-        templates = await listed(kube_api, namespace, "api/v1", "podtemplates")
-        for name, each in found.items():
-            assert each["spec"]["podTemplateRef"]["name"] == templates[name]["metadata"]["name"]
-        # The operator prefers placeholders now, and the buffers go with the next process.
-        await requester.start().reconcile(due(2))
-        assert await counts(kube_api, namespace) == {"team-a/llama": 2}
-        assert await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers") == {}
-        assert await listed(kube_api, namespace, "api/v1", "podtemplates") == {}
-    finally:
-        await kube_api.remove_crds("nodes/capacitybuffers")
+    await eventually(is_replaced, "placeholders are gone")
+    found = await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers")
+    assert {name: each["spec"]["replicas"] for name, each in found.items()} == {"team-a/llama": 2, "team-b/qwen": 1}
+    templates = await listed(kube_api, namespace, "api/v1", "podtemplates")
+    for name, each in found.items():
+        assert each["spec"]["podTemplateRef"]["name"] == templates[name]["metadata"]["name"]
+    # The operator prefers placeholders now, and the buffers go with the next process.
+    await requester.start().reconcile(due(2))
+    assert await counts(kube_api, namespace) == {"team-a/llama": 2}
+    assert await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers") == {}
+    assert await listed(kube_api, namespace, "api/v1", "podtemplates") == {}
 
 
 @pytest.mark.parametrize("answered", [False, True])
@@ -233,26 +230,23 @@ async def test_placeholders_are_made_when_nothing_answers_buffers(
 ):
     """Some clouds install the kind alone."""
     await kube_api.install_crds("nodes/capacitybuffers")
-    try:
-        process = requester.start(NodeRequestKind.AUTO)
+    process = requester.start(NodeRequestKind.AUTO)
 
-        async def is_requested() -> bool:
-            clock.time_s += DISCOVERY_S
-            await process.reconcile(())
-            await process.reconcile(due(2))
-            return bool(await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers"))
-
-        await eventually(is_requested, "the API server lists the kind")
-        (buffer,) = (await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers")).values()
-        if answered:
-            status = {"conditions": [{"type": "ReadyForProvisioning", "status": "True"}]}
-            await kube_api.set_status(BUFFERS, "CapacityBuffer", namespace, buffer["metadata"]["name"], status)
-        clock.time_s += CHECK_S
+    async def is_requested() -> bool:
+        clock.time_s += DISCOVERY_S
+        await process.reconcile(())
         await process.reconcile(due(2))
-        buffers = await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers")
-        assert (await counts(kube_api, namespace), len(buffers)) == (({}, 1) if answered else ({"team-a/llama": 2}, 0))
-    finally:
-        await kube_api.remove_crds("nodes/capacitybuffers")
+        return bool(await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers"))
+
+    await eventually(is_requested, "the API server lists the kind")
+    (buffer,) = (await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers")).values()
+    if answered:
+        status = {"conditions": [{"type": "ReadyForProvisioning", "status": "True"}]}
+        await kube_api.set_status(BUFFERS, "CapacityBuffer", namespace, buffer["metadata"]["name"], status)
+    clock.time_s += CHECK_S
+    await process.reconcile(due(2))
+    buffers = await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers")
+    assert (await counts(kube_api, namespace), len(buffers)) == (({}, 1) if answered else ({"team-a/llama": 2}, 0))
 
 
 async def test_missing_buffers_are_a_problem_only_if_demanded(requester: Requester):

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from autoscaler.adapters.kubernetes.api.objects import (
-    Condition,
+from autoscaler.adapters.kubernetes.api.objects import Condition
+from autoscaler.adapters.kubernetes.api.pod_objects import (
     ContainerState,
     ContainerStatus,
     PodMetadata,

@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.api.objects import PodObject
-from autoscaler.adapters.kubernetes.pods.holdings import Holdings
+from autoscaler.adapters.kubernetes.api.pod_objects import PodObject
+from autoscaler.adapters.kubernetes.pods.holdings import NO_HOLDER, Holder, Holdings
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 
@@ -40,7 +40,7 @@ def test_columns_equal_a_plain_account_of_pods(seen):
         else:
             holdings.put(key, pod(node, gpus, slices, phase))
             pods[key] = (node, gpus, slices) if node and phase == "Running" else None
-    held = holdings.held(lambda key: int(key[1]))
+    held = holdings.held(lambda key: Holder(int(key[1]), -1))
     expected: Counter[tuple[str, str, int]] = Counter()
     cpu: Counter[str] = Counter()
     for (_, number), state in pods.items():
@@ -60,11 +60,12 @@ def test_columns_equal_a_plain_account_of_pods(seen):
 
 
 def test_target_is_looked_up_again_when_it_may_have_changed():
-    holdings, targets = Holdings(), {("x", "a"): -1}
+    holdings, targets = Holdings(), {("x", "a"): NO_HOLDER}
     holdings.put(("x", "a"), pod("n", 1, 0))
-    assert holdings.held(targets.__getitem__).target.tolist() == [-1]
-    targets["x", "a"] = 7
+    assert holdings.held(targets.__getitem__).replica.tolist() == [-1]
+    targets["x", "a"] = Holder(7, 3)
     version = holdings.version
     holdings.mark(("x", "a"), ("x", "unknown"))
     assert holdings.version > version
-    assert holdings.held(targets.__getitem__).target.tolist() == [7]
+    found = holdings.held(targets.__getitem__)
+    assert (found.target.tolist(), found.replica.tolist()) == ([7], [3])

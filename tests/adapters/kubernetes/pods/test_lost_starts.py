@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.kubernetes.api.objects import (
-    Condition,
+from autoscaler.adapters.kubernetes.api.objects import Condition, OwnerReference
+from autoscaler.adapters.kubernetes.api.pod_objects import (
     ContainerState,
     ContainerStatus,
-    OwnerReference,
     PodMetadata,
     PodObject,
     PodStatus,

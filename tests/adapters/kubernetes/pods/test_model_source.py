@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.api.objects import PodSpec
+from autoscaler.adapters.kubernetes.api.pod_objects import PodSpec
 from autoscaler.adapters.kubernetes.pods.template import read_model_source, read_template
 from autoscaler.config.weights.source import parse
 

@@ -1,6 +1,7 @@
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import LeaderWorkerSet, PodSpec
+from autoscaler.adapters.kubernetes.api.pod_objects import PodSpec
+from autoscaler.adapters.kubernetes.api.target_objects import LeaderWorkerSet
 from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, NodeExpression, PodToleration
 from autoscaler.adapters.kubernetes.pods.template import read_template
 from autoscaler.adapters.kubernetes.workloads.targets import read_leader_worker_set

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import pod_objects
 from autoscaler.adapters.kubernetes.pods import node_events
 from autoscaler.adapters.kubernetes.pods.node_events import NodeEvents
 from autoscaler.adapters.kubernetes.pods.store import PodStore
@@ -33,10 +33,10 @@ def stamp(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def event(reason: str | None, at_s: float, pod: str = "a-0", **more: Any) -> objects.PodEvent:
+def event(reason: str | None, at_s: float, pod: str = "a-0", **more: Any) -> pod_objects.PodEvent:
     about = {"kind": "Pod", "namespace": "ns", "name": pod}
     body = {"metadata": {"name": "e"}, "involvedObject": about, "reason": reason, "lastTimestamp": stamp(at_s)} | more
-    return msgspec.convert(body, objects.PodEvent)
+    return msgspec.convert(body, pod_objects.PodEvent)
 
 
 def unschedulable(store: PodStore, name: str, created_s: float, **labels: str) -> None:
@@ -44,7 +44,7 @@ def unschedulable(store: PodStore, name: str, created_s: float, **labels: str) -
     metadata = {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": stamp(created_s)}
     metadata |= {"ownerReferences": [owner], "labels": labels}
     waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    store.put(msgspec.convert({"metadata": metadata, "status": {"conditions": [waits]}}, objects.PodObject))
+    store.put(msgspec.convert({"metadata": metadata, "status": {"conditions": [waits]}}, pod_objects.PodObject))
 
 
 def causes(events: NodeEvents, store: PodStore) -> list[int]:

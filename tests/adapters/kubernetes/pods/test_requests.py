@@ -3,7 +3,7 @@ import math
 import msgspec
 import pytest
 
-from autoscaler.adapters.kubernetes.api.objects import PodSpec
+from autoscaler.adapters.kubernetes.api.pod_objects import PodSpec
 from autoscaler.adapters.kubernetes.pods.requests import read_devices, requested_capacity
 from autoscaler.config.quantities import read_quantity
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from autoscaler.adapters.kubernetes.api.objects import PodSpec
+from autoscaler.adapters.kubernetes.api.pod_objects import PodSpec
 from autoscaler.adapters.kubernetes.pods.template import COMMAND_LIMIT, served_names
 from autoscaler.core.model.fleet import ServedNames
 

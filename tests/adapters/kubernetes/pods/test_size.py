@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import pod_objects
 from autoscaler.adapters.kubernetes.pods.template import MAX_CONDITIONS, read_template
 from tests.harness.calls import counted_calls
 
 GPU = "nvidia.com/gpu"
 
 
-def spec(**more: Any) -> objects.PodSpec:
+def spec(**more: Any) -> pod_objects.PodSpec:
     engine = {"name": "vllm", "args": ["--model", "m"], "resources": {"limits": {GPU: "1"}}}
-    return msgspec.json.decode(msgspec.json.encode({"containers": [engine], **more}), type=objects.PodSpec)
+    return msgspec.json.decode(msgspec.json.encode({"containers": [engine], **more}), type=pod_objects.PodSpec)
 
 
 def container(number: int, **more: Any) -> dict[str, Any]:

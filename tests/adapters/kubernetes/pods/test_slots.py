@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.api.objects import PodSpec
+from autoscaler.adapters.kubernetes.api.pod_objects import PodSpec
 from autoscaler.adapters.kubernetes.pods.template import COMMAND_LIMIT, stated_slots
 
 SERVE = ("vllm", "serve", "org/m")

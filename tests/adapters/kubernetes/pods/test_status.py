@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from autoscaler.adapters.kubernetes.api.objects import (
-    Condition,
+from autoscaler.adapters.kubernetes.api.objects import Condition
+from autoscaler.adapters.kubernetes.api.pod_objects import (
     Container,
     ContainerState,
     ContainerStatus,

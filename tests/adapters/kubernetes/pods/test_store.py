@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import pod_objects
 from autoscaler.adapters.kubernetes.pods.endpoint import UNSTATED, Endpoint, Endpoints
 from autoscaler.adapters.kubernetes.pods.label_sets import PodLookup
 from autoscaler.adapters.kubernetes.pods.needs import PodToleration
@@ -50,7 +50,7 @@ def stamp(tick_s: float) -> str:
     return datetime.fromtimestamp(1_799_999_000.0 + tick_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def pod(name: str, owner: str = "rs-1", ready_s: float | None = None, **more: Any) -> objects.PodObject:
+def pod(name: str, owner: str = "rs-1", ready_s: float | None = None, **more: Any) -> pod_objects.PodObject:
     conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(10)}]
     if ready_s is not None:
         conditions.append({"type": "Ready", "status": "True", "lastTransitionTime": stamp(ready_s)})
@@ -68,7 +68,7 @@ def pod(name: str, owner: str = "rs-1", ready_s: float | None = None, **more: An
         "spec": {"containers": [{"name": "vllm"}], "nodeName": "n"},
         "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": conditions, "containerStatuses": [running]},
     }
-    return msgspec.json.decode(msgspec.json.encode(body | more), type=objects.PodObject)
+    return msgspec.json.decode(msgspec.json.encode(body | more), type=pod_objects.PodObject)
 
 
 def ids(*numbers: int) -> np.ndarray:
@@ -282,7 +282,7 @@ def test_facts_of_pods_differ_when_only_their_templates_do():
 
 def test_pod_without_controller_is_ignored():
     store = PodStore(FixedClock())
-    bare = msgspec.convert({"metadata": {"name": "x", "namespace": "ns"}}, objects.PodObject)
+    bare = msgspec.convert({"metadata": {"name": "x", "namespace": "ns"}}, pod_objects.PodObject)
     store.put(bare)
     assert store.rows(ids(-1, 0)).pods == ()
 
@@ -356,7 +356,7 @@ def test_cost_of_an_event_is_independent_of_the_pod_count():
 
 def member(
     index: int, ready_s: float | None = None, size: int = 3, leaves: bool = False, **more: Any
-) -> objects.PodObject:
+) -> pod_objects.PodObject:
     """Return a pod of a LeaderWorkerSet's only group."""
     name = f"m-0-{index}" if index else "m-0"
     metadata: dict[str, Any] = {
@@ -372,7 +372,7 @@ def member(
     return pod(name, ready_s=ready_s, metadata=metadata, **more)
 
 
-def group(*members: objects.PodObject) -> PodRows:
+def group(*members: pod_objects.PodObject) -> PodRows:
     store = PodStore(FixedClock())
     store.set_target(("ns", "m"), 7)
     for each in members:
@@ -392,7 +392,7 @@ def group(*members: objects.PodObject) -> PodRows:
         ([member(0, 100, size=1)], True),
     ],
 )
-def test_group_is_ready_only_when_all_its_pods_are(members: list[objects.PodObject], ready: bool):
+def test_group_is_ready_only_when_all_its_pods_are(members: list[pod_objects.PodObject], ready: bool):
     rows = group(*members)
     assert [each.name for each in rows.pods] == ["m-0"]
     assert rows.ready.tolist() == [ready]
@@ -420,6 +420,23 @@ def test_group_is_blocked_when_a_worker_is():
 def test_group_is_terminating_when_its_leader_is():
     rows = group(member(0, 100, size=2, leaves=True), member(1, 100, size=2))
     assert (rows.terminating.tolist(), rows.ready.tolist()) == ([True], [True])
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_what_pods_of_a_group_hold_is_held_by_its_replica(order: tuple[int, ...]):
+    limits = {"resources": {"limits": {"nvidia.com/gpu": "4"}}, "name": "vllm"}
+    spec = {"nodeName": "n", "containers": [limits]}
+    store = PodStore(FixedClock())
+    store.set_target(("ns", "m"), 7)
+    for index in order:
+        store.put(member(index, 100, spec=spec))
+        store.held()
+    for _ in range(2):
+        held, (replica,) = store.held(), store.rows(ids(7)).pod_id.tolist()
+        assert (held.target.tolist(), held.replica.tolist()) == ([7] * 3, [replica] * 3)
+        assert held.devices.tolist() == [4.0] * 3
+        store.remove("ns", "m-0")  # it is made again, with another id
+        store.put(member(0, 100, spec=spec))
 
 
 def test_tolerations_of_pods_are_added_to_their_template():
@@ -461,12 +478,12 @@ def test_slots_of_each_pod_are_those_of_its_own_command_line():
     assert store.rows(ids(7)).slots.tolist() == pytest.approx([16, 24, math.nan], nan_ok=True)
 
 
-def labelled(name: str, labels: dict[str, str], gpus: int = 1, owner: str = "rs-1") -> objects.PodObject:
+def labelled(name: str, labels: dict[str, str], gpus: int = 1, owner: str = "rs-1") -> pod_objects.PodObject:
     container = {"name": "v", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
     owners = [{"kind": "ReplicaSet", "name": owner, "uid": owner, "controller": True}]
     metadata = {"name": name, "namespace": "ns", "uid": name, "labels": labels, "ownerReferences": owners}
     body = {"metadata": metadata, "spec": {"containers": [container]}, "status": {}}
-    return msgspec.json.decode(msgspec.json.encode(body), type=objects.PodObject)
+    return msgspec.json.decode(msgspec.json.encode(body), type=pod_objects.PodObject)
 
 
 def query(text: str, **rest: Any) -> PodLookup:
@@ -545,7 +562,7 @@ def test_targets_are_those_that_each_pod_alone_would_have(labels: list[dict], se
 def test_the_last_pod_tells_which_pods_yield_to_its_target():
     """Owners may be known later than pods, and the priority stays known without pods."""
 
-    def important(name: str, **more: Any) -> objects.PodObject:
+    def important(name: str, **more: Any) -> pod_objects.PodObject:
         return pod(name, spec={"containers": [{"name": "vllm"}], "priority": 1000, **more})
 
     store = PodStore(FixedClock())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.api.objects import PodSpec
+from autoscaler.adapters.kubernetes.api.pod_objects import PodSpec
 from autoscaler.adapters.kubernetes.pods.template import Facts, engine_container, read_template
 from tests.harness.calls import counted_calls
 

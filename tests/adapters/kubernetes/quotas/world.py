@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import node_objects, objects
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.adapters.kubernetes.quotas.columns import Applicant, QuotaLayout
 from autoscaler.adapters.kubernetes.quotas.kueue import (
@@ -37,14 +37,14 @@ def charged(layout: QuotaLayout | None, row: int) -> list[str]:
 
 def resource_quota(
     name: str, hard: dict[str, Any], used: dict[str, Any] | None = None, namespace: str = "team-a", **spec: Any
-) -> objects.ResourceQuota:
+) -> node_objects.ResourceQuota:
     return decoded(
         {
             "metadata": {"name": name, "namespace": namespace},
             "spec": {"hard": hard, **spec},
             "status": {"used": used or {}},
         },
-        objects.ResourceQuota,
+        node_objects.ResourceQuota,
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import node_objects
 from autoscaler.adapters.kubernetes.weights.reports import MAX_MODELS, ReportStore
 from autoscaler.config.weights.report import ANNOTATION, LABEL_PREFIX, ModelReport, Report, State, encode, labels
 from autoscaler.config.weights.source import parse
@@ -18,13 +18,13 @@ CHAT, CODE = "hf://org/chat@main", "hf://org/code@main"
 A, B = parse(CHAT).key, parse(CODE).key
 
 
-def node(name: str, labels: dict[str, str] | None = None, report: str | None = None) -> objects.NodeObject:
+def node(name: str, labels: dict[str, str] | None = None, report: str | None = None) -> node_objects.NodeObject:
     annotations = {"other": "x"} if report is None else {ANNOTATION: report, "other": "x"}
     metadata = {"name": name, "labels": labels or {}, "annotations": annotations}
-    return msgspec.json.decode(msgspec.json.encode({"metadata": metadata}), type=objects.NodeObject)
+    return msgspec.json.decode(msgspec.json.encode({"metadata": metadata}), type=node_objects.NodeObject)
 
 
-def holding(name: str, *sources: str, size: int = 5, state: State = State.READY) -> objects.NodeObject:
+def holding(name: str, *sources: str, size: int = 5, state: State = State.READY) -> node_objects.NodeObject:
     models = {parse(source).key: ModelReport(source, state, size) for source in sources}
     report = Report(models, "1.0", 100, 50)
     return node(name, labels(report), encode(report))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.api.objects import CustomTarget, LeaderWorkerSet
+from autoscaler.adapters.kubernetes.api.target_objects import CustomTarget, LeaderWorkerSet
 from autoscaler.adapters.kubernetes.workloads.targets import MOST_REPLICAS, read_custom, read_leader_worker_set
 from autoscaler.catalog.scale_targets import BY_KIND, SCALED, ScaleTarget, other_kind
 

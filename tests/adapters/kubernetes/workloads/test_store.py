@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import objects, pod_objects, target_objects
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.store import PodStore
@@ -33,7 +33,7 @@ class Cluster:
             "spec": {"replicas": replicas, "selector": {"matchLabels": labels}},
         }
         TargetKindStore(self.targets, DEPLOYMENT).put(
-            msgspec.json.decode(msgspec.json.encode(body), type=objects.TargetObject)
+            msgspec.json.decode(msgspec.json.encode(body), type=target_objects.TargetObject)
         )
 
     def replica_set(self, name: str, controller: str, labels: dict[str, str] | None = None) -> None:
@@ -42,7 +42,7 @@ class Cluster:
 
     def pod(self, name: str, replica_set: str, labels: dict[str, str] = LABELS) -> None:
         body = {"metadata": metadata(name, f"ReplicaSet/{replica_set}") | {"labels": labels}}
-        self.pods.put(msgspec.json.decode(msgspec.json.encode(body), type=objects.PodObject))
+        self.pods.put(msgspec.json.decode(msgspec.json.encode(body), type=pod_objects.PodObject))
 
     def find_replacement(self, name: str) -> str:
         target = next(target for target in self.targets.targets.values() if target.ref.name == name)
@@ -73,13 +73,13 @@ def test_next_replica_is_like_its_pods_below_a_partition(cluster: Cluster, parti
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}
     spec = {"replicas": 3, "updateStrategy": strategy, "template": {"spec": template(2)}}
     seen = msgspec.json.decode(
-        msgspec.json.encode({"metadata": metadata("llama"), "spec": spec}), type=objects.TargetObject
+        msgspec.json.encode({"metadata": metadata("llama"), "spec": spec}), type=target_objects.TargetObject
     )
     TargetKindStore(cluster.targets, BY_KIND["StatefulSet"]).put(seen)
     for number in range(3):
         body = {"metadata": metadata(f"llama-{number}", "StatefulSet/x"), "spec": template(1)}
         body["metadata"]["ownerReferences"][0]["uid"] = "llama"
-        cluster.pods.put(msgspec.json.decode(msgspec.json.encode(body), type=objects.PodObject))
+        cluster.pods.put(msgspec.json.decode(msgspec.json.encode(body), type=pod_objects.PodObject))
     (target_id,) = cluster.targets.targets
     cluster.targets.follow_pods([target_id])
     target = cluster.targets.targets[target_id]

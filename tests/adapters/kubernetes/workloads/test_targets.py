@@ -4,14 +4,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from autoscaler.adapters.kubernetes.api.objects import CustomTarget, LeaderWorkerSet, TargetObject
-from autoscaler.adapters.kubernetes.managed import team_of
+from autoscaler.adapters.kubernetes.api.objects import Metadata, Object
+from autoscaler.adapters.kubernetes.api.target_objects import CustomTarget, LeaderWorkerSet, TargetObject
 from autoscaler.adapters.kubernetes.workloads.targets import (
     DEPLOYMENT,
     read_custom,
     read_leader_worker_set,
     read_target,
 )
+from autoscaler.adapters.kubernetes.workloads.teams import Teams
 from autoscaler.catalog.scale_targets import BY_KIND
 
 
@@ -31,25 +32,45 @@ def test_group_has_the_gpus_of_leader_and_workers():
 
 
 @pytest.mark.parametrize(
-    ("own", "of_pods", "team"),
+    ("own", "of_pods", "of_namespace", "team"),
     [
-        ({"team": "search"}, {"team": "of-pods"}, "search"),
-        ({}, {"team": "of-pods"}, "of-pods"),
-        ({"team": ""}, {"team": "of-pods"}, ""),
-        ({"example.com/team": "other"}, {}, ""),
-        ({}, {"team": "a" * 63}, "a" * 63),
-        ({}, {"team": "a" * 64}, ""),
-        ({}, {"team": "<b>\n"}, ""),
-        ({}, {"team": "search\n"}, ""),
+        ({"team": "search"}, {"team": "of-pods"}, {"team": "of-all"}, "search"),
+        ({}, {"team": "of-pods"}, {"team": "of-all"}, "of-pods"),
+        ({}, {}, {"team": "of-all"}, "of-all"),
+        ({"team": ""}, {"team": "of-pods"}, {}, ""),
+        ({"team": ""}, {}, {"team": "of-all"}, "of-all"),
+        ({"example.com/team": "other"}, {}, {"teams": "of-all"}, ""),
+        ({}, {"team": "a" * 63}, None, "a" * 63),
+        ({}, {"team": "a" * 64}, {"team": "of-all"}, "of-all"),
+        ({}, {"team": "<b>\n"}, {"team": "<b>\n"}, ""),
+        ({}, {"team": "search\n"}, {"team": ""}, ""),
     ],
 )
-def test_team_is_that_of_the_target_or_else_of_its_pods(own: dict, of_pods: dict, team: str):
+def test_team_is_that_of_target_pods_or_namespace_in_this_order(
+    own: dict, of_pods: dict, of_namespace: dict | None, team: str
+):
+    teams = Teams("team")
+    teams.put(Object(metadata=Metadata(name="other", labels={"team": "of-others"})))
+    teams.put(Object(metadata=Metadata(name="space", labels=of_namespace)))
     seen = {
-        "metadata": {"name": "x", "labels": own},
+        "metadata": {"name": "x", "namespace": "space", "labels": own},
         "spec": {"template": {"metadata": {"labels": of_pods}, "spec": {"containers": []}}},
     }
     target = read_target(DEPLOYMENT, msgspec.json.decode(msgspec.json.encode(seen), type=TargetObject))
-    assert team_of(target.labels, "team") == team
+    assert teams.team_of(target) == team
+    of_all, differs = (of_namespace or {}).get("team") == "of-all", team in ("search", "of-pods")
+    said = f"label team={team} is not that of its namespace, of-all: its GPUs are charged to {team}"
+    assert teams.conflict(target) == (said if of_all and differs else "")
+
+
+def test_version_of_teams_changes_when_a_team_does():
+    teams = Teams("team")
+    versions = []
+    for labels in ({}, {"team": "a"}, {"team": "a", "other": "b"}, {"team": "c"}, {"team": "!"}):
+        teams.put(Object(metadata=Metadata(name="space", labels=labels)))
+        versions.append(teams.version)
+    teams.remove("", "space")
+    assert [*versions, teams.version] == [0, 1, 1, 2, 3, 3]
 
 
 def test_gpus_of_a_group_are_unknown_when_its_workers_are():

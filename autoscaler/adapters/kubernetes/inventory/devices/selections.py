@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.inventory.devices.cel import CelFault, comparisons, matches, required
-from autoscaler.adapters.kubernetes.inventory.devices.claims import ClaimRequest, ClassStore, Selection
+from autoscaler.adapters.kubernetes.inventory.devices.device_claims import ClaimRequest, ClassStore, Selection
 from autoscaler.adapters.kubernetes.inventory.devices.kinds import DeviceKind
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.catalog.dra import PROFILES, TYPE, is_accelerator_driver, resource_name

@@ -8,9 +8,9 @@ from functools import lru_cache
 from sys import intern
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api import device_objects, objects
+from autoscaler.adapters.kubernetes.api import device_objects, pod_objects
 from autoscaler.adapters.kubernetes.inventory.devices.kinds import DeviceKind, Kinds
-from autoscaler.adapters.kubernetes.inventory.fit import EXCLUDING
+from autoscaler.adapters.kubernetes.inventory.node_admission import EXCLUDING
 from autoscaler.adapters.kubernetes.inventory.nodes import SHRINK_DELAY_S
 from autoscaler.catalog.dra import is_accelerator_driver
 from autoscaler.config.findings import shown
@@ -268,7 +268,7 @@ class SliceStore:
         return Device(intern(seen.name), kind, takes, tainted, node)
 
 
-def _only_node(selector: objects.NodeSelector | None) -> str:
+def _only_node(selector: pod_objects.NodeSelector | None) -> str:
     """Return the only node that a selector admits, if it names one; "": several, or it does not say."""
     terms = (selector.node_selector_terms if selector else None) or ()
     fields = (terms[0].match_fields or ()) if len(terms) == 1 else ()

@@ -7,13 +7,20 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from autoscaler.adapters.kubernetes.api import device_objects, objects
-from autoscaler.adapters.kubernetes.inventory.devices.claims import Claim, ClaimStore, ClassStore, TemplateStore
+from autoscaler.adapters.kubernetes.inventory.devices.device_claims import Claim, ClaimStore, ClassStore, TemplateStore
 from autoscaler.adapters.kubernetes.inventory.devices.kinds import DeviceKind
 from autoscaler.adapters.kubernetes.inventory.devices.partitions import Offer, count_devices, join
 from autoscaler.adapters.kubernetes.inventory.devices.selections import Selected, Selections
 from autoscaler.adapters.kubernetes.inventory.devices.slices import PoolKey, SliceStore
 from autoscaler.adapters.kubernetes.inventory.nodes import Node
-from autoscaler.adapters.kubernetes.pods.holdings import MOST_IMPORTANT, SHARED, ClaimedDevices, HeldRows
+from autoscaler.adapters.kubernetes.pods.holdings import (
+    MOST_IMPORTANT,
+    NO_HOLDER,
+    SHARED,
+    ClaimedDevices,
+    HeldRows,
+    Holder,
+)
 from autoscaler.adapters.kubernetes.pods.needs import DEVICES_FIELD, NodeExpression
 from autoscaler.adapters.kubernetes.pods.requests import Requests
 from autoscaler.adapters.kubernetes.pods.status import Key
@@ -99,7 +106,7 @@ class DeviceStore:
         added = {name: self._add(nodes[name], offer) for name, offer in self._offers.items() if name in nodes}
         return {**nodes, **added}
 
-    def add_held(self, held: HeldRows, target_of: Callable[[Key], int], priority: Callable[[Key], int]) -> HeldRows:
+    def add_held(self, held: HeldRows, holder_of: Callable[[Key], Holder], priority: Callable[[Key], int]) -> HeldRows:
         """Return what pods hold with the devices of claims, and with the names that devices have.
 
         A claim that several pods use counts once.
@@ -112,10 +119,10 @@ class DeviceStore:
         numbers: dict[Key, int] = {}
         for key, claim in self.claims.claims.items():
             if not claim.is_extended:
-                target = max(map(target_of, claim.pods), default=-1)
+                holder = max(map(holder_of, claim.pods), default=NO_HOLDER)
                 highest = max(map(priority, claim.pods), default=MOST_IMPORTANT)
                 claimant = numbers.setdefault(claim.pods[0], len(numbers)) if len(claim.pods) == 1 else SHARED
-                claimed += [ClaimedDevices(*each, target, highest, claimant) for each in self._places(key, claim)]
+                claimed += [ClaimedDevices(*each, holder, highest, claimant) for each in self._places(key, claim)]
         return held._replace(resources=names).plus(claimed)
 
     def _note_held(self, pool: PoolKey) -> None:

@@ -14,6 +14,7 @@ from autoscaler.adapters.kubernetes.inventory.elastic import Elastic
 from autoscaler.adapters.kubernetes.inventory.nodes import SHRINK_DELAY_S
 from autoscaler.adapters.kubernetes.inventory.pools import TO_COME, lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import count_usage
+from autoscaler.adapters.kubernetes.pods.holdings import NO_HOLDER
 from autoscaler.adapters.kubernetes.pods.template import Facts, group_facts
 from autoscaler.config.prices import find_price
 from tests.adapters.kubernetes.inventory.devices.world import (
@@ -500,7 +501,9 @@ def test_nodes_to_come_have_the_devices_of_a_present_one_if_free():
         "agentpool=gpu": 0.0,
         TO_COME: 4.0,
     }
-    held = cluster.store.add_held(cluster.holdings.held(lambda key: -1), lambda key: -1, lambda key: False)
+    held = cluster.store.add_held(
+        cluster.holdings.held(lambda key: NO_HOLDER), lambda key: NO_HOLDER, lambda key: False
+    )
     usage = count_usage(layout, held, np.arange(1))
     assert (usage.fits.tolist(), usage.room.tolist()) == ([4.0], [0.0])
 

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscaler.adapters.kubernetes.api import device_objects, objects
+from autoscaler.adapters.kubernetes.api import device_objects, objects, pod_objects
 from autoscaler.adapters.kubernetes.inventory.devices.store import DeviceStore
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
 from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import Usage, count_usage
-from autoscaler.adapters.kubernetes.pods.holdings import Holdings
+from autoscaler.adapters.kubernetes.pods.holdings import Holder, Holdings
 from autoscaler.adapters.kubernetes.pods.template import Facts, read_template
 from tests.adapters.keda.world import ManualClock
 from tests.adapters.kubernetes.inventory.world import node
@@ -129,7 +129,7 @@ def pod_spec(*claims: str, limits: Mapping[str, str] | None = None, **spec: Any)
 
 
 def facts_of(*claims: str, limits: Mapping[str, str] | None = None, **spec: Any) -> Facts:
-    return read_template(msgspec.convert(pod_spec(*claims, limits=limits, **spec), objects.PodSpec))
+    return read_template(msgspec.convert(pod_spec(*claims, limits=limits, **spec), pod_objects.PodSpec))
 
 
 class Cluster:
@@ -174,7 +174,7 @@ class Cluster:
             "status": {"phase": "Running"},
         }
         self.owners[name] = target
-        self.holdings.put((NAMESPACE, name), msgspec.convert(body, objects.PodObject))
+        self.holdings.put((NAMESPACE, name), msgspec.convert(body, pod_objects.PodObject))
 
     def settle(self, *facts: Facts) -> list[Facts]:
         return self.store.settle([(NAMESPACE, each) for each in facts])
@@ -183,10 +183,10 @@ class Cluster:
         settled = self.settle(*facts)
         layout = lay_out_pools(self.store.add_to(self.nodes.nodes), settled)
 
-        def target_of(key: tuple[str, str]) -> int:
-            return self.owners.get(key[1], -1)
+        def holder_of(key: tuple[str, str]) -> Holder:
+            return Holder(self.owners.get(key[1], -1), -1)
 
-        held = self.store.add_held(self.holdings.held(target_of), target_of, self.holdings.priority)
+        held = self.store.add_held(self.holdings.held(holder_of), holder_of, self.holdings.priority)
         return layout, count_usage(layout, held, np.arange(len(facts)))
 
     def pools(self, *facts: Facts) -> list[tuple[str, float, float]]:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from sys import intern
 from typing import NamedTuple
 
+from autoscaler.adapters.kubernetes.api.node_objects import NodeObject as SeenNode
 from autoscaler.adapters.kubernetes.api.objects import Dataset
-from autoscaler.adapters.kubernetes.api.objects import NodeObject as SeenNode
 from autoscaler.adapters.kubernetes.pods.model_source import FLUID_LABEL, parsed_source
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.config.annotations import WEIGHTS

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.api.objects import Dataset, NodeObject
-from autoscaler.adapters.kubernetes.weights.fluid import Datasets
+from autoscaler.adapters.kubernetes.api.node_objects import NodeObject
+from autoscaler.adapters.kubernetes.api.objects import Dataset
+from autoscaler.adapters.kubernetes.weights.fluid_datasets import Datasets
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.config.annotations import WEIGHTS
 from autoscaler.config.weights.report import ModelReport, State

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.inventory.fit import admits
 from autoscaler.adapters.kubernetes.inventory.groups import group_nodes
+from autoscaler.adapters.kubernetes.inventory.node_admission import admits
 from autoscaler.adapters.kubernetes.inventory.nodes import Node, NodeTaint
 from autoscaler.adapters.kubernetes.pods.needs import Needs, NodeExpression, PodToleration
 
