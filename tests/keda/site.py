@@ -106,15 +106,17 @@ async def service(ports: list[int]) -> AsyncIterator[int]:
     Take a port out of the list when its pod is to end, as Kubernetes does.
     """
 
-    connections: set[asyncio.Task[None]] = set()
+    tasks: list[asyncio.Task[None]] = []
+    writers: list[asyncio.StreamWriter] = []
 
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        connections.add(task)
-        # A cancelled task is a success: before Python 3.12 the streams would raise its CancelledError.
-        with suppress(OSError, asyncio.CancelledError), closing(writer):
+    def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        tasks.append(asyncio.create_task(forward(reader, writer)))
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError), closing(writer):
             there, back = await asyncio.open_connection("127.0.0.1", secrets.choice(ports))
+            writers.append(back)
             with closing(back):
                 async with asyncio.TaskGroup() as group:
                     group.create_task(_copy(reader, back))
@@ -125,10 +127,15 @@ async def service(ports: list[int]) -> AsyncIterator[int]:
     try:
         yield port
     finally:
+        for socket in server.sockets:
+            asyncio.get_running_loop().remove_reader(socket.fileno())
+        await asyncio.sleep(0.05)  # until `connect` has every accepted connection: a closed server would leave it open
         server.close()
-        for task in connections:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in writers:  # a task that never began has closed nothing, and a peer may leave data unread
+            writer.transport.abort()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

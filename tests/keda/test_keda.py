@@ -115,22 +115,26 @@ async def test_refused_metadata_is_in_an_event_and_counts(site: Site):
 
 
 async def test_count_stays_with_a_second_trigger_without_daemon(site: Site):
+    """Without the stand-in, KEDA 2.21 may write the HPA without our metric as the daemon returns: 4, 1, 5."""
     site.exactly(4)
     await site.workload()
-    user, port = await site.user("keda"), free_port()
-    await site.scale_by_keda(f"localhost:{port}", CRON)
-    async with AsyncExitStack() as stack:
-        first = await stack.enter_async_context(site.keda_daemon(user, port))
+    user, ports, http = await site.user("keda"), [free_port(), free_port()], [free_port()]
+    async with service(ports) as port, service(http) as http_port, AsyncExitStack() as stack:
+        await site.scale_by_keda(f"localhost:{port}", CRON)
+        first = await stack.enter_async_context(site.keda_daemon(user, ports[0]))
+        http[0] = first.http_port
+        stack.enter_context(site.keda_stand_in(f"http://localhost:{http_port}", ports[1]))
         await has(site, 4)
         seen = await stack.enter_async_context(counted(site))
         first.signal(signal.SIGTERM)
+        ports[0] = ports[1]
         await has_condition(site, "Ready", False)
         await asyncio.sleep(3)  # several syncs of the HPA controller
-        await stack.enter_async_context(site.keda_daemon(user, port))
-        await has_condition(site, "Ready", True)
+        second = await stack.enter_async_context(site.keda_daemon(user, next_port := free_port()))
+        ports[0], http[0] = next_port, second.http_port
         site.exactly(5)
         await eventually(lambda: asyncio.sleep(0, seen == [4, 5]), "4, then 5 replicas", SOON_S)
-    assert len(await site.hpa_metrics()) == 2
+        assert len(await site.hpa_metrics()) == 2
 
 
 async def test_count_stays_when_edited_while_no_daemon_runs(site: Site):
@@ -160,7 +164,7 @@ async def test_count_stays_when_edited_while_no_daemon_runs(site: Site):
         assert seen == [4]
 
 
-async def test_new_leader_answers_within_10_s_when_the_leader_ends(site: Site):
+async def test_new_leader_answers_soon_when_the_leader_ends(site: Site):
     site.exactly(3)
     await site.workload()
     user, ports = await site.user("keda"), [free_port(), free_port()]

@@ -59,7 +59,7 @@ RULES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[Phase]]] = {
         {
             "minReplicaCount": 1,
             "maxReplicaCount": 12,
-            "scalingModifiers": {"formula": "max([queue / 5, busy / 8]) + 1", "target": "1"},
+            "scalingModifiers": {"formula": "busy > 30 ? 6 : max([queue / 5, 1])", "target": "1"},
         },
         [{"waiting": 12}, {"waiting": 1, "running": 40}, {}],
     ),

@@ -1,7 +1,7 @@
 """Validation of ScaledObjects before they are applied, for `vllm-autoscaler check`.
 
-Errors are those of `config.check.scaledobject`, for which the daemon refuses a ScaledObject in the cluster too. A
-warning tells that the HPA or KEDA will do something else than the daemon decides.
+Errors are those of `config.check.scaledobject_fields`, for which the daemon refuses a ScaledObject in the cluster too.
+A warning tells that the HPA or KEDA will do something else than the daemon decides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from difflib import get_close_matches
 
 from autoscaler.adapters.keda.metric_value import DEFAULT_TOLERANCE, Tolerance, publish
 from autoscaler.adapters.keda.zero_risk import ZERO_RISK
-from autoscaler.config.check import scaledobject as so
+from autoscaler.config.check import scaledobject_fields as so
 from autoscaler.config.check import trigger as metadata
 from autoscaler.config.check.manifests import at, find_excess, mapping
 from autoscaler.config.check.trigger import POLICY

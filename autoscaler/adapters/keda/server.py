@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Sequence
 from enum import Enum, auto
@@ -38,6 +39,9 @@ BIND_S = 0.005  # between two checks whether the previous server has freed the p
 TURN_S = 1.0  # lifetime of a connection while no process leads, and then of its open calls
 
 KEEPALIVE_S = 30.0  # KEDA's client sends no pings, so an idle stream could be dropped without notice
+
+HANDSHAKE_S = 10.0  # that a peer has until its first frame
+MAX_CONNECTIONS = 2_048  # KEDA opens some tens
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # otherwise a second process would share the port instead of failing
@@ -95,10 +99,13 @@ class KedaServer:
         grace_s: float = GRACE_S,
         keepalive_s: float = KEEPALIVE_S,
         check_s: float = CHECK_S,
+        handshake_s: float = HANDSHAKE_S,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         """keepalive_s: a silent peer is pinged after this time, and disconnected after another third of it.
 
-        check_s: time between two checks of the leadership.
+        check_s: time between two checks of the leadership. max_connections: further ones are closed at once. They never
+        take more than a quarter of the open files of this process, which the cluster and the pods need.
         """
         self._settings = settings
         self._service = service
@@ -106,7 +113,12 @@ class KedaServer:
         self._calls = calls or Calls()
         self._grace_s = grace_s
         self._check_s = check_s
-        self._options = server_options(keepalive_s)
+        most = min(max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        self._options = (
+            *server_options(keepalive_s),
+            ("grpc.server_handshake_timeout_ms", round(handshake_s * 1000)),
+            ("grpc.max_allowed_incoming_connections", most),
+        )
         self._certificates: RotatingCertificates | None = None
         self._port = settings.port
         self._listening: _Serving | GoAwayServer | None = None

@@ -25,7 +25,7 @@ class Plant:
         self.keda = self.operator()
 
     def operator(self, *others: Trigger, **changes: object) -> Operator:
-        """Return a KEDA that has just read the ScaledObject, with other triggers beside ours."""
+        """Return a KEDA that has just read the ScaledObject, with other triggers in addition to ours."""
         hpa = Hpa(max_replicas=200, up=EXACT, down=EXACT)
         self.keda = Operator([self.scaler, *others], hpa, Executor(cooldown_s=30), **changes)
         return self.keda

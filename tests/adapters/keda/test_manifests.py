@@ -106,7 +106,7 @@ async def test_daemon_uses_exactly_the_shipped_role(kube_api: KubeApi, namespace
     trigger = EXAMPLE["spec"]["triggers"][0]
     user = await kube_api.service_account(namespace, "daemon", *ROLES)
     async with AsyncExitStack() as stack:
-        kube = await stack.enter_async_context(Kube.using(kube_api.configuration(user), 5.0))
+        kube = await stack.enter_async_context(Kube.using(kube_api.configuration(user), PATIENCE_S))
         fleet, answers, events = (
             KubeFleet(kube, clock, Scope(Mode.KEDA)),
             Answers(clock, lease),
@@ -128,7 +128,7 @@ async def test_daemon_uses_exactly_the_shipped_role(kube_api: KubeApi, namespace
             ),
             policies=lambda: BOOK,
             period_s=1,
-            deadline_s=5,
+            deadline_s=PATIENCE_S,
         )
         asked = pb.ScaledObjectRef(namespace=namespace, name="llama-so", scalerMetadata=trigger["metadata"])
         await synced(fleet)
