@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler.adapters.web.history import History
+from autoscaler.adapters.web.recent_ticks import History
 from autoscaler.adapters.web.table import Table
 from autoscaler.adapters.web.tick_values import NewChanges, bounded
 from autoscaler.core.explain.chain import NextNeed

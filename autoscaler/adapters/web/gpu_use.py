@@ -17,16 +17,16 @@ from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import TickRecord
 
 STATES, CAUSES = ([each.published for each in kind] for kind in (GpuState, IdleCause))
-BY: dict[str, Callable[[TickRecord, int], str]] = {
-    "namespace": lambda tick, row: tick.input.fleet.workloads[row].ref.namespace,
-    "team": lambda tick, row: tick.input.fleet.workloads[row].team,
-    "policy": lambda tick, row: tick.policies[row],
-    "service": lambda tick, row: tick.input.fleet.workloads[row].service,
-    "device": lambda tick, row: _pool(tick, row, with_nodes=False),
-    "pool": lambda tick, row: _pool(tick, row, with_nodes=True),
-    "workload": lambda tick, row: tick.input.fleet.workloads[row].ref.label,
+BY: dict[str, Callable[[TickRecord, int, PoolKey], str]] = {
+    "namespace": lambda tick, row, pool: tick.input.fleet.workloads[row].ref.namespace,
+    "team": lambda tick, row, pool: tick.input.fleet.workloads[row].team,
+    "policy": lambda tick, row, pool: tick.policies[row],
+    "service": lambda tick, row, pool: tick.input.fleet.workloads[row].service,
+    "device": lambda tick, row, pool: pool[1] or pool[0],
+    "pool": lambda tick, row, pool: f"{pool[1] or pool[0]} ({pool[2]})" if pool[2] else pool[1] or pool[0],
+    "workload": lambda tick, row, pool: tick.input.fleet.workloads[row].ref.label,
 }
-"""By what the answer may add up workloads, and the name of the part that a row belongs to."""
+"""By what the answer may add up workloads: the name of the part that a row belongs to with what it has in a pool."""
 
 NEEDS = {
     "needed_gpu_seconds_total": "needed_gpu_s",
@@ -46,24 +46,27 @@ class GpuUseRecorder:
     """Recorder of what GPUs are used for."""
 
     def __init__(self) -> None:
-        self.totals = GpuTotals()
+        self.totals = GpuTotals[tuple[str, ...]]()
         self.from_s = math.nan  # Unix time of the first tick
         self._tick: TickRecord | None = None
 
     def record(self, tick: TickRecord) -> None:
         if self._tick is None:
             self.from_s = tick.wall_s
-        self._tick = tick
-        self.totals.add(tick.input, tick.decision, shares_of(tick.input.fleet.groups.groups), MAX_POOLS)
+        before, self._tick = self._tick or tick, tick
+        shares = shares_of(tick.input.fleet.groups.groups)
+        by = (lambda *line: _parts_of(before, *line)), tick.device_prices
+        self.totals.add(tick.use, shares, MAX_POOLS, *by)
 
     def of_workloads(
         self, rows: Sequence[int], labels: Sequence[dict[str, str]]
     ) -> dict[str, Iterator[tuple[dict[str, str], float]]]:
         """Return the samples of each family of workloads; a state or a cause that never occurred is left out."""
-        sums, pools = self.totals.of_workloads, [_pool_labels(self.totals.pool_of[row]) for row in rows]
+        sums, in_pools = self.totals.of_workloads, self.totals.of_present_pools
+        pools = [_pool_labels(self.totals.pool_of[row]) for row in rows]
         with_pool = [own | pool for own, pool in zip(labels, pools, strict=True)]
         return {
-            **{name: _values(getattr(sums, column), rows, with_pool) for name, column in NEEDS.items()},
+            **{name: _values(getattr(in_pools, column), rows, with_pool) for name, column in NEEDS.items()},
             "gpu_seconds_total": _samples("state", STATES, sums.gpu_s, rows, labels),
             "idle_gpu_seconds_total": _samples("cause", CAUSES, sums.idle_gpu_s, rows, labels),
             "gpu_cost_dollars_total": _samples("state", STATES, sums.usd, rows, labels),
@@ -79,15 +82,19 @@ class GpuUseRecorder:
 
     def answer(self, by: str, most: int) -> dict[str, Any]:
         """Return the answer of the API. by: a key of `BY`."""
-        tick, sums = self._tick, self.totals.of_workloads
+        tick = self._tick
         if tick is None:
             return {"by": by, "from_s": None, "seconds": 0.0, "total": 0, "uses": [], "pools": []}
+        lines, sums = self.totals.by_name(lambda *line: _parts_of(tick, *line))
+        parts = [dict(zip(BY, line, strict=True)) for line in lines]
+        named = [each["workload"] for each in parts]
         rows: dict[str, list[int]] = {}
-        for row in range(len(tick.policies)):
-            rows.setdefault(bounded(BY[by](tick, row)), []).append(row)
-        named = [each.ref.label for each in tick.input.fleet.workloads]
-        variants = tick.input.variants
-        why = variants.reasons() if variants is not None else ("",) * len(named)
+        for row, each in enumerate(parts):
+            rows.setdefault(each[by], []).append(row)
+        variants, fleet = tick.input.variants, tick.input.fleet
+        reasons = variants.reasons() if variants is not None else ("",) * len(fleet.workloads)
+        why_of = {bounded(each.ref.label): why for each, why in zip(fleet.workloads, reasons, strict=True)}
+        why = [why_of.get(name, "") for name in named]
         uses = [_use(name, own, sums, named, why) for name, own in rows.items()]
         uses.sort(key=lambda use: (-use["idle_gpu_hours"], use["name"]))
         return {
@@ -98,6 +105,11 @@ class GpuUseRecorder:
             "uses": uses[:most],
             "pools": _pools(tick, self.totals)[:most],
         }
+
+
+def _parts_of(tick: TickRecord, row: int, pool: PoolKey) -> tuple[str, ...]:
+    """Return the part of each key of `BY` that a row of a tick belongs to with what it has in a pool."""
+    return tuple(bounded(part_of(tick, row, pool)) for part_of in BY.values())
 
 
 def _samples(
@@ -126,7 +138,7 @@ def _use(name: str, rows: list[int], sums: UseTotals, named: Sequence[str], why:
     unsized = [named[row] for row in rows if sums.unsized_s[row] > 0]
     return {
         "name": name,
-        "workloads": len(rows),
+        "workloads": len({named[row] for row in rows}),
         "gpu_hours": _round(dict(zip(STATES[: GpuState.OTHER], gpu_h.tolist(), strict=False))),
         "idle_gpu_hours": round(float(gpu_h[IDLE].sum()), 6),
         **_round({name: float(getattr(sums, column)[rows].sum()) / 3600 for name, column in HOURS.items()}),
@@ -151,7 +163,7 @@ def _money(
     return Money.sum(parts).to_json()
 
 
-def _pools(tick: TickRecord, totals: GpuTotals) -> list[dict[str, Any]]:
+def _pools(tick: TickRecord, totals: GpuTotals[tuple[str, ...]]) -> list[dict[str, Any]]:
     """Return the present devices of each pool by state, and the GPU-hours so far."""
     fleet, pools = tick.input.fleet, totals.pools
     if pools is None:
@@ -174,15 +186,6 @@ def _pools(tick: TickRecord, totals: GpuTotals) -> list[dict[str, Any]]:
 
 def _of_pool(states: Sequence[float]) -> dict[str, float]:
     return {state: value for state, value in zip(STATES, states, strict=True) if state != GpuState.ORDERED.published}
-
-
-def _pool(tick: TickRecord, row: int, with_nodes: bool) -> str:
-    fleet = tick.input.fleet
-    if fleet.pool[row] < 0:
-        return ""
-    pool = fleet.pools[int(fleet.pool[row])]
-    name = pool.product or pool.resource
-    return f"{name} ({pool.nodes})" if with_nodes and pool.nodes else name
 
 
 def _round(values: dict[str, float]) -> dict[str, float]:

@@ -16,7 +16,13 @@ KEPT_S = 600.0
 """A report is computed at most once in this time, whoever asks."""
 
 AGAIN_S = 5
-"""Seconds after which a browser asks again for a report that is being computed."""
+"""Seconds after which a browser that was shown no report asks again."""
+
+SHORT_S = 1.0
+"""A record that was too short is looked at again at most once in this time."""
+
+COMPUTED = "The report is being computed. This page shows it when it is done."
+TRIED_AGAIN = f"It is tried again {KEPT_S / 60:.0f} minutes after the last attempt."
 
 CONTENT = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -29,16 +35,20 @@ NO_RECORD = (
 log = structlog.get_logger(__name__)
 
 
+class NotYet(Unavailable):
+    """The record has too little for a report, which costs next to nothing to find out. The message is sentences."""
+
+
 class ReportPage:
     """Hands out the report of a record.
 
-    make: returns the HTML, in a thread; raises Unavailable if the record has too little. None: no record is kept.
+    make: returns the HTML, in a thread; raises NotYet or Unavailable. None: no record is kept.
     """
 
     def __init__(self, make: Callable[[], str] | None) -> None:
         self._make = make
         self._page, self._problem = "", ""
-        self._began_s = -KEPT_S
+        self._again_s = 0.0  # monotonic time from which on it is computed again
         self._computing: Thread | None = None
 
     def answer(self) -> web.Response:
@@ -47,37 +57,35 @@ class ReportPage:
         if self._make is None:
             text = _note(NO_RECORD)
         else:
-            computing = self._refresh(self._make)
+            self._refresh(self._make)
             text = self._page
-            if not text and computing:
+            if not text:
                 headers["Refresh"] = str(AGAIN_S)
-                text = _note("The report is being computed. This page shows it when it is done.")
-            elif not text:
-                text = _note(f"There is no report yet: {escape(self._problem)}")
+                text = _note(escape(self._problem or COMPUTED))
         response = web.Response(text=text, content_type="text/html", headers=headers)
         response.enable_compression()
         return response
 
-    def _refresh(self, make: Callable[[], str]) -> bool:
-        """Begin to compute if the report is old; return whether it is being computed."""
-        if self._computing is not None and self._computing.is_alive():
-            return True
+    def _refresh(self, make: Callable[[], str]) -> None:
+        """Begin to compute if the report is old and is not being computed."""
         now_s = time.monotonic()
-        if now_s - self._began_s < KEPT_S:
-            return False
-        self._began_s = now_s
+        if now_s < self._again_s or (self._computing is not None and self._computing.is_alive()):
+            return
+        self._again_s = now_s + KEPT_S
         # The end of the process does not wait for such a thread.
         self._computing = Thread(target=self._compute, args=(make,), name="report", daemon=True)
         self._computing.start()
-        return True
 
     def _compute(self, make: Callable[[], str]) -> None:
         try:
-            self._page = make()
-        except Unavailable as error:
+            self._page, self._problem = make(), ""
+        except NotYet as error:
             self._page, self._problem = "", str(error)
+            self._again_s = time.monotonic() + SHORT_S
+        except Unavailable as error:
+            self._page, self._problem = "", f"There is no report: {error}. {TRIED_AGAIN}"
         except Exception as error:
-            self._problem = f"it could not be computed: {type(error).__name__}; the log of the daemon has more"
+            self._problem = f"There is no report: {type(error).__name__}; the log of the daemon has more. {TRIED_AGAIN}"
             log.error("the report of the record failed", exc_info=error)
 
 

@@ -99,7 +99,7 @@ def test_seconds_of_gpus_are_counted_by_state_and_cause() -> None:
     assert value(metrics, "idle_gpu_seconds_total", cause="cold_start") == 30
     assert value(metrics, "gpu_cost_dollars_total") == pytest.approx(2.0 * 30 / 3600)
     assert value(metrics, "pool_gpu_seconds_total", state="warming") == 30
-    assert value(metrics, "pool_gpu_seconds_total", state="free") == 30 * 9
+    assert value(metrics, "pool_gpu_seconds_total", state="free") == 30 * 11
     assert value(metrics, "gpu_seconds_total", state="serving") is None
 
 

@@ -23,7 +23,7 @@ from autoscaler.adapters.web.server import MAX_ANSWERS, MAX_CONNECTIONS, HttpSer
 from autoscaler.adapters.web.table import FIELDS
 from autoscaler.adapters.web.weights import FIELDS as WEIGHTS_FIELDS
 from autoscaler.config.settings import HttpSettings
-from autoscaler.core.model.fleet import NodeGroup, NodeGroups, Workload, WorkloadRef
+from autoscaler.core.model.fleet import HeldDevices, NodeGroup, NodeGroups, Pool, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.ports import CannotServe, Unavailable
 from tests.adapters.web.conftest import MAX_AGE_S, Daemon, HandClock
@@ -586,6 +586,43 @@ async def test_gpu_use_is_added_up_by_what_is_asked_for(daemon: Daemon) -> None:
     (pool,) = by_namespace["pools"]
     assert (pool["devices"], sum(pool["states"].values())) == (12, 12)
     assert refused["error"].startswith("by")
+
+
+async def test_gpu_use_stays_with_its_pool_when_a_workload_moves(daemon: Daemon) -> None:
+    """A pod that starts on one device is followed by one that starts on two of another pool."""
+    world = World(2)
+    world.tick()
+    ticks = [with_starts(world.tick()) for _ in range(3)]
+    pools = (*ticks[0].input.fleet.pools, Pool("nvidia.com/gpu", "NVIDIA-H200"))
+    groups = NodeGroups.of_pools(pools, np.array([8.0, 4.0]))
+    for tick, group in zip(ticks, (0, 0, 1), strict=True):
+        own = np.zeros(1, dtype=np.int64)
+        held = HeldDevices(own, own, np.array([group]), np.array([1.0 + group]), groups.allocatable)
+        fleet = replace(tick.input.fleet, pools=pools, groups=groups, pool=np.array([group, 0]), held=held)
+        daemon.record(replace(tick, input=replace(tick.input, fleet=fleet)))
+    async with aiohttp.ClientSession(daemon.url) as client:
+        body = await get(client, "/api/v1/gpu-use?by=device")
+    warming = {use["name"]: use["gpu_hours"]["warming"] for use in body["uses"]}
+    assert warming == {pool["product"]: pool["gpu_hours"]["warming"] for pool in body["pools"]}
+    assert warming == {
+        each.product: pytest.approx(hours, abs=1e-6) for each, hours in zip(pools, (5 / 3600, 10 / 3600), strict=True)
+    }
+
+
+async def test_gpu_use_keeps_the_sums_of_removed_workloads(daemon: Daemon) -> None:
+    world, rest = World(3), World(2)
+    ticks = [world.tick(), world.tick(), *rest.ticks(4)[2:]]
+    daemon.record(*ticks[:2])
+    async with aiohttp.ClientSession(daemon.url) as client:
+        before = await get(client, "/api/v1/gpu-use?by=workload")
+        daemon.record(*ticks[2:])
+        after = {by: await get(client, f"/api/v1/gpu-use?by={by}") for by in BY}
+    needed = [{use["name"]: use["needed_gpu_hours"] for use in body["uses"]} for body in (before, after["workload"])]
+    (removed,) = needed[0].keys() - {each.ref.label for each in rest.members}
+    assert needed[1][removed] == needed[0][removed] > 0
+    sums = [sum(use["needed_gpu_hours"] for use in body["uses"]) for body in after.values()]
+    assert sums == [pytest.approx(sum(needed[1].values()), abs=1e-5)] * len(BY)
+    assert [use["workloads"] for use in after["device"]["uses"]] == [3]
 
 
 async def test_quotas_are_listed_with_loans(daemon: Daemon) -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import math
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -137,9 +138,21 @@ async def test_client_that_does_not_read_is_dropped_and_others_stay(daemon: Daem
 
 
 @pytest.mark.slow
-async def test_server_closes_at_once_when_clients_never_read(
-    daemon: Daemon,
-) -> None:
+async def test_server_closes_at_once_when_clients_never_read(daemon: Daemon) -> None:
+    await closes_at_once(lambda: close_before_the_deaf(daemon))
+
+
+async def closes_at_once(close: Callable[[], Awaitable[float]]) -> None:
+    """Try thrice, because a busy machine may stand still for a while. close: returns the seconds that it took."""
+    took_s = math.inf
+    for _ in range(3):
+        took_s = min(took_s, await close())
+        if took_s < SHUTDOWN_S:
+            return
+    raise AssertionError(f"it waited for a client: {took_s:.1f} s")
+
+
+async def close_before_the_deaf(daemon: Daemon) -> float:
     daemon.record(World(2000).tick())
     loop = asyncio.get_running_loop()
     async with daemon.another(0, write_deadline_s=0.1) as server:
@@ -155,20 +168,26 @@ async def test_server_closes_at_once_when_clients_never_read(
             await asyncio.sleep(0.01)
         await eventually_clients(daemon, 0)
         began = loop.time()
-    assert loop.time() - began < SHUTDOWN_S, "it waited for a client"
+    took_s = loop.time() - began
     for connection in deaf:
         with connection:
             tail = b""
             while got := await loop.sock_recv(connection, 1 << 20):
                 tail = got
             assert not tail.endswith(b"0\r\n\r\n"), "the answer was cut, not ended"
+    return took_s
 
 
 async def test_closing_the_server_ends_the_streams_at_once(daemon: Daemon) -> None:
+    await closes_at_once(lambda: close_before_a_follower(daemon))
+
+
+async def close_before_a_follower(daemon: Daemon) -> float:
     async with AsyncExitStack() as stack:
         async with daemon.another(0) as server:
             events = await stack.enter_async_context(following(f"http://127.0.0.1:{server.port}"))
             await events.next()
             began = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - began < SHUTDOWN_S, "it waited for a client"
+        took_s = asyncio.get_running_loop().time() - began
         assert await events.next() == ("", None)
+    return took_s

@@ -19,6 +19,10 @@ function waitingOf(row) {
   return engines == null && row.gateway_waiting == null ? null : (engines ?? 0) + (row.gateway_waiting ?? 0);
 }
 
+/** GPUs of the replicas in a column; where a workload has none of these, it has no GPU. */
+const gpusOf = (column) => (row) =>
+  row[column] === 0 ? 0 : row[column] == null || row.gpus_per_replica == null ? null : row[column] * row.gpus_per_replica;
+
 /** Rank what an operator looks at first: missed objectives, then too few replicas, then inputs that are not trusted. */
 function trouble(row) {
   if (missed(row) || overspent(row)) return 3;
@@ -193,7 +197,10 @@ export class List {
     const narrowed = text || this.selection !== "all";
     const order = this.sort === TROUBLE && all.length > 1 ? "trouble first" : "";
     const share = narrowed ? `${count(this.shown.length)} of ${count(all.length)}` : "";
-    setText(document.getElementById("count"), [share, order].filter(Boolean).join(", "));
+    const [now, desired] = ["current", "wanted"].map((column) => total(all, gpusOf(column)));
+    const gpus = narrowed || !all.length ? "" : `${count(now)} GPUs now, ${count(desired)} desired`;
+    const silent = unknownOf(all, gpusOf("wanted"));
+    setText(document.getElementById("count"), [share, order, gpus, gpus && silent].filter(Boolean).join(", "));
     document.getElementById("workloads").setAttribute("aria-rowcount", this.shown.length + 1);
     const empty = document.getElementById("empty");
     empty.hidden = this.shown.length > 0;

@@ -124,7 +124,7 @@ async def test_where_too_many_follow_the_page_is_filled_all_the_same(daemon: Dae
 
 
 async def test_any_number_of_tabs_may_be_open_in_one_browser(daemon: Daemon, chromium: Browser) -> None:
-    world = World(8)
+    world = World(7)  # browsers open six connections to a server
     daemon.record(world.tick())
     context = await chromium.new_context()
     context.set_default_timeout(PATIENCE_MS)

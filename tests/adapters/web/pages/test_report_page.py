@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import aiohttp
 import pytest
 from playwright.async_api import Browser, expect
 
-from autoscaler.adapters.web.report_page import CONTENT
+from autoscaler.adapters.web.report_page import CONTENT, NotYet
 from autoscaler.ports import Unavailable
 from tests.adapters.web.conftest import Daemon
 from tests.adapters.web.pages.conftest import Open
@@ -50,8 +51,8 @@ async def test_report_is_computed_once_when_many_ask(daemon: Daemon, chromium: B
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (Unavailable("it has <8 minutes>; needed: at least an hour"), "it has &lt;8 minutes&gt;; needed"),
-        (ZeroDivisionError("x"), "it could not be computed: ZeroDivisionError; the log of the daemon has more"),
+        (Unavailable("it has <8 minutes>"), "no report: it has &lt;8 minutes&gt;. It is tried again 10 minutes after"),
+        (ZeroDivisionError("x"), "There is no report: ZeroDivisionError; the log of the daemon has more. It is tried"),
     ],
 )
 async def test_failure_is_told_when_there_is_no_report(daemon: Daemon, error: Exception, said: str):
@@ -69,6 +70,26 @@ async def test_failure_is_told_when_there_is_no_report(daemon: Daemon, error: Ex
         await eventually(told, "the failure", every_s=0.02)
         await text_of(session)
     assert asked == [error]
+
+
+async def test_short_record_is_looked_at_again_soon(daemon: Daemon):
+    """Not after the ten minutes for which a report is kept."""
+    pages = iter(["", "<!doctype html><title>t</title><h1>All services</h1>"])
+
+    def make() -> str:
+        if text := next(pages):
+            return text
+        raise NotYet("An hour is needed <so far: 8 minutes>.")
+
+    async with daemon.another(port=0, report=make) as server, aiohttp.ClientSession(server.url) as session:
+
+        async def told(said: str) -> bool:
+            return said in await text_of(session)
+
+        await eventually(
+            partial(told, "<p>An hour is needed &lt;so far: 8 minutes&gt;.</p>"), "the words", every_s=0.02
+        )
+        await eventually(partial(told, "All services"), "the report")
 
 
 async def test_page_leads_to_what_to_do_when_no_record_is_kept(daemon: Daemon, open_page: Open):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.web.history import MAX_BYTES, MAX_TICKS, History
+from autoscaler.adapters.web.recent_ticks import MAX_BYTES, MAX_TICKS, History
 from tests.adapters.web.records import World, workloads
 
 
