@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -23,6 +24,7 @@ from autoscaler.core.explain.format import count
 from autoscaler.core.explain.sentence import Explanation, explain
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.model.published import VERSION
+from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import TickRecord
 
 MAX_ROWS = 40
@@ -41,10 +43,11 @@ RECOVERED = "no source reports a problem any more"
 class LiveTable:
     """Table that is redrawn on each tick: workload, policy, replicas, reason, GPUs saved or added."""
 
-    def __init__(self, console: Console, *, once: bool = False, nothing: str = "") -> None:
-        """nothing: message if there is no workload."""
+    def __init__(self, console: Console, *, once: bool = False, nothing: str = "", unknown_gpus: str = "") -> None:
+        """nothing: message if there is no workload. unknown_gpus: why GPUs per replica may be unknown."""
         self._console = console
         self._nothing = nothing
+        self._unknown_gpus = unknown_gpus
         self._live = None if once else Live(console=console, auto_refresh=False, transient=False)
 
     def __enter__(self) -> LiveTable:
@@ -57,7 +60,8 @@ class LiveTable:
             self._live.stop()
 
     def record(self, tick: TickRecord) -> None:
-        self._show(_view(tick, self._console, self._nothing, fit=self._live is not None))
+        view = _view(tick, self._console, self._nothing, self._unknown_gpus, fit=self._live is not None)
+        self._show(view)
 
     def failed(self, wall_s: float, error: BaseException) -> None:
         self._show(_text(f"{_time(wall_s)}  no recommendation: {_reason(error)}", "red"))
@@ -106,8 +110,11 @@ class ChangeLines(_Lines):
     Problems of sources are printed whenever they change, and once when they end.
     """
 
-    def __init__(self, out: TextIO, nothing: str = "") -> None:
+    def __init__(self, out: TextIO, nothing: str = "", *, once: bool = False, unknown_gpus: str = "") -> None:
+        """once: the first tick is the last, so the total of GPUs follows. unknown_gpus: as for the table."""
         super().__init__(out, nothing)
+        self._once = once
+        self._unknown_gpus = unknown_gpus
         self._counts: dict[WorkloadRef, tuple[float, float]] = {}  # current and desired
         self._notes: tuple[str, ...] = ()
 
@@ -119,6 +126,8 @@ class ChangeLines(_Lines):
         for row, (ref, counts_now) in enumerate(self._counts.items()):
             if before.get(ref) != counts_now:
                 yield _printable(f"{_time(tick.wall_s)}  {ref.label}: {_explained(tick, row).sentence}")
+        if self._once:
+            yield f"{_time(tick.wall_s)}  {_summary(tick, self._unknown_gpus)}"
         printed, self._notes = self._notes, _notes(tick, self._nothing)
         if self._notes != printed:
             yield from (f"{_time(tick.wall_s)}  {note}" for note in self._notes or (RECOVERED,))
@@ -183,15 +192,28 @@ def _line(tick: TickRecord, row: int, explanation: Explanation) -> dict[str, Any
     }
 
 
+def _growth(tick: TickRecord) -> FloatColumn:
+    """Return the replicas that the decisions would add, negative where they save some; float64[W]."""
+    return np.asarray(tick.decision.replicas - tick.input.fleet.present_replicas)
+
+
 def _gpus(tick: TickRecord, row: int, explanation: Explanation) -> float | None:
     """Return the GPUs that the decision would add, negative if it saves them; None if GPUs per replica are unknown."""
     each = float(tick.input.fleet.gpus_per_replica[row])
     return None if math.isnan(each) else (explanation.wanted - explanation.current) * each
 
 
-def _total(gpus: list[float | None]) -> str:
-    known = sum(abs(each) for each in gpus if each is not None)
-    if None not in gpus:
+def _summary(tick: TickRecord, unknown_gpus: str) -> str:
+    """Return how many GPUs the decisions would add and save. unknown_gpus: said where some are unknown."""
+    growth = _growth(tick)
+    gpus = growth * tick.input.fleet.gpus_per_replica
+    text = f"would add {_total(gpus[growth > 0])}, would save {_total(-gpus[growth < 0])}"
+    return f"{text} ({unknown_gpus})" if unknown_gpus and np.isnan(gpus[growth != 0]).any() else text
+
+
+def _total(gpus: FloatColumn) -> str:
+    known = float(np.nansum(gpus))
+    if not np.isnan(gpus).any():
         return count(known, "GPU")
     return f"at least {count(known, 'GPU')}" if known else count(math.nan, "GPU")
 
@@ -203,18 +225,22 @@ def _notes(tick: TickRecord, nothing: str) -> tuple[str, ...]:
     return tuple(map(_printable, [*([] if tick.policies or not nothing else [nothing]), *problems]))
 
 
-def _view(tick: TickRecord, console: Console, nothing: str, *, fit: bool) -> RenderableType:
+def _view(tick: TickRecord, console: Console, nothing: str, unknown_gpus: str, *, fit: bool) -> RenderableType:
     """Return the table with its notes. fit: limit its rows to the height of the terminal."""
     notes = [_text(note, "red") for note in _notes(tick, nothing)]
-    rows = sorted(_explanations(tick), key=lambda item: (item[1].wanted == item[1].current, item[1].workload))
-    most = min(len(rows), MAX_ROWS)
-    beside = console.width - console.measure(_table(tick, rows, most)).maximum >= MIN_REASON_WIDTH
+    workloads, growth = tick.input.fleet.workloads, _growth(tick)
+    order = sorted(range(len(workloads)), key=lambda row: (not growth[row], str(workloads[row].ref)))
+    rows = [(row, _explained(tick, row)) for row in order[:MAX_ROWS]]
+    most = len(rows)
+    summary = _summary(tick, unknown_gpus)
+    has_room = console.width - console.measure(_table(tick, rows, most, "")).maximum >= MIN_REASON_WIDTH
 
     def view(shown: int) -> Group:
-        if beside:
-            return Group(_table(tick, rows, shown, reasons=True), *notes)
+        table = _table(tick, rows, shown, summary, reasons=has_room)
+        if has_room:
+            return Group(table, *notes)
         sentences = [_text(f"{explanation.workload}: {explanation.sentence}") for _, explanation in rows[:shown]]
-        return Group(_table(tick, rows, shown), *([""] if sentences else []), *sentences, *notes)
+        return Group(table, *([""] if sentences else []), *sentences, *notes)
 
     def is_too_high(shown: int) -> bool:
         return len(console.render_lines(view(shown), pad=False)) > console.height
@@ -222,13 +248,14 @@ def _view(tick: TickRecord, console: Console, nothing: str, *, fit: bool) -> Ren
     return view(bisect_left(range(1, most), True, key=is_too_high) if fit and is_too_high(most) else most)
 
 
-def _table(tick: TickRecord, rows: list[tuple[int, Explanation]], shown: int, *, reasons: bool = False) -> Table:
-    growing = [_gpus(tick, row, explanation) for row, explanation in rows if explanation.wanted > explanation.current]
-    shrinking = [_gpus(tick, row, explanation) for row, explanation in rows if explanation.wanted < explanation.current]
-    hidden = f", {len(rows) - shown} more not shown" if len(rows) > shown else ""
+def _table(
+    tick: TickRecord, rows: list[tuple[int, Explanation]], shown: int, summary: str, *, reasons: bool = False
+) -> Table:
+    number = len(tick.input.fleet.workloads)
+    hidden = f", {number - shown} more not shown" if number > shown else ""
     table = Table(
-        title=f"{_time(tick.wall_s)}  {count(len(rows), 'workload')}{hidden}",
-        caption=f"would add {_total(growing)}, would save {_total(shrinking)}",
+        title=f"{_time(tick.wall_s)}  {count(number, 'workload')}{hidden}",
+        caption=summary,
         title_justify="left",
         caption_justify="left",
         expand=reasons,

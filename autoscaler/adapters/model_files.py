@@ -17,9 +17,9 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from autoscaler.config.check.fit import ModelFiles, possible_size, read_total_size, weights_of_files
+from autoscaler.config.check.engine_memory import ModelFiles, possible_size, read_total_size, weights_of_files
 from autoscaler.config.findings import UNREADABLE, shown
-from autoscaler.config.fit import Range
+from autoscaler.config.model_memory import Range
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.ports import Clock
 

@@ -173,17 +173,21 @@ async def test_sentences_move_below_the_table_when_it_is_narrow():
     ("gpus_per_replica", "caption"),
     [
         ([2.0, 1.0], "would add {both} GPUs, would save 0 GPUs"),
-        ([2.0, np.nan], "would add at least {first} GPUs, would save 0 GPUs"),
-        ([np.nan, np.nan], "would add an unknown number of GPUs, would save 0 GPUs"),
+        ([2.0, np.nan], "would add at least {first} GPUs, would save 0 GPUs (no series tells)"),
+        ([np.nan, np.nan], "would add an unknown number of GPUs, would save 0 GPUs (no series tells)"),
     ],
 )
 async def test_gpus_that_are_not_known_are_not_counted_as_none(gpus_per_replica: list[float], caption: str):
-    console = Console(file=io.StringIO(), width=160)
+    console, out = Console(file=io.StringIO(), width=160), io.StringIO()
     seen = replace(fleet([2, 2]), gpus_per_replica=np.array(gpus_per_replica))
-    record = await recorded(seen, LiveTable(console, once=True), running=200.0)
+    table = LiveTable(console, once=True, unknown_gpus="no series tells")
+    lines = ChangeLines(out, once=True, unknown_gpus="no series tells")
+    record = await recorded(seen, table, lines, running=200.0)
     first, second = (int(each) - 2 for each in record.decision.replicas)
     assert first > 0 < second
-    assert caption.format(first=2 * first, both=2 * first + second) in console.file.getvalue()
+    total = caption.format(first=2 * first, both=2 * first + second)
+    assert f"{total}\n" in re.sub(" +\n", "\n", console.file.getvalue())
+    assert out.getvalue().splitlines()[-1].endswith(f"Z  {total}")
 
 
 async def test_gpus_are_null_in_json_when_unknown():

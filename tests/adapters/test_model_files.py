@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.model_files import MAX_BYTES, ModelSizes, in_directory, on_hub
-from autoscaler.config.fit import UNKNOWN, Range
+from autoscaler.config.model_memory import UNKNOWN, Range
 from autoscaler.config.weights.source import parse
 from tests.harness.process import eventually
 
