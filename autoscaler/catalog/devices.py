@@ -233,6 +233,19 @@ def mig_profile(device: Product | None, resource: str, product: str) -> MigProfi
     return max((each[2] for each in profiles), default=None)
 
 
+def mig_profiles(device: Product) -> tuple[tuple[str, MigProfile], ...]:
+    """Return all slices of a product by name, the smallest first, as `1g.10gb`; (): it is not cut.
+
+    Of a name with several sizes of memory those of the smallest are returned.
+    """
+    found = {
+        size + f"{gb}": (f"{size}.{gb}gb", profile)
+        for size, gb, profile in reversed(_profiles(device.name))
+        if round(gb / profile.memory) <= 1.1 * device.memory_gb
+    }
+    return tuple(sorted(found.values(), key=lambda each: (each[1].memory, each[1].compute)))
+
+
 def mig_parts(device: Product) -> int:
     """Return the parts into which MIG cuts the memory of a GPU; 0: it is not cut, or into which is not known."""
     if device.name in _SEVENTHS:

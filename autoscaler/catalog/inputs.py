@@ -208,7 +208,7 @@ From kube-state-metrics, which is optional; every other mode reads the Kubernete
 | whether a pod serves | `kube_pod_status_ready`, `kube_pod_status_phase`, `kube_pod_deletion_timestamp` | a pod whose engine reports counts as ready; others are unknown |
 | cold starts | `kube_pod_created`, `kube_pod_status_scheduled_time`, `kube_pod_container_state_started`, `kube_pod_status_ready_time`, `kube_pod_container_status_restarts_total` | not learned; the policy's `coldStart` is used |
 | why a pod does not start | `kube_pod_status_unschedulable`, `kube_pod_container_status_waiting_reason` | a blocked pod looks as if it were starting |
-| GPUs of a replica | `kube_pod_container_resource_requests`, `kube_pod_init_container_resource_requests` | counted from DCGM, else unknown |
+| GPUs of a replica | `kube_pod_container_resource_requests`, `kube_pod_init_container_resource_requests` | counted from DCGM, else stated by `dry-run --gpus-per-replica`, else unknown |
 
 # Prices, teams and use
 
@@ -216,8 +216,8 @@ From kube-state-metrics, which is optional; every other mode reads the Kubernete
 
 | what | metric | without it |
 |---|---|---|
-| price of a GPU on a node | `node_gpu_hourly_cost` of OpenCost or Kubecost, with the labels `node` and `instance_type`. The product is that of the instance type, else that which DCGM names on the node. The mean of a product's nodes counts. Zero is a node without GPUs; negative values, NaN and more than 10,000 USD are not believed and named | prices that are stated, else list prices |
-| how nodes are paid for | the labels of nodes in `kube_node_labels` with `kube_pod_info`, where `--metric-labels-allowlist` of kube-state-metrics names them, else `kubecost_node_is_spot` | unknown: one price for all nodes of a product |
+| price of a GPU on a node | `node_gpu_hourly_cost` of OpenCost or Kubecost, with the labels `node` and `instance_type`. The product is that of the instance type, else that which DCGM names on the node. The mean of a product's nodes counts, for the services of their cluster. Zero is a node without GPUs; other values below 0.001 or above 1,000 USD, and NaN, are not believed and named. Where sources (`job` and namespace of the scrape) differ by more than a hundredth, none of them is believed | prices that are stated, else list prices |
+| how nodes are paid for | the labels of nodes in `kube_node_labels` with `kube_pod_info`, where `--metric-labels-allowlist` of kube-state-metrics names them, else `kubecost_node_is_spot`. A node of which series differ is unknown | unknown: one price for all nodes of a product |
 | the team of a service | `kube_deployment_labels`, `kube_statefulset_labels`, `kube_pod_labels`, `kube_namespace_labels` with the label of `--team-label`, where `--metric-labels-allowlist` names it | no team |
 | what the daemon counted | `vllm_autoscaler_gpu_seconds_total`, `vllm_autoscaler_idle_gpu_seconds_total`, `vllm_autoscaler_gpu_cost_dollars_total` | states are estimated from engines and DCGM, and decisions are not known |
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from autoscaler.catalog.engines import ENGINES
+from autoscaler.catalog.engines import ENGINES, REQUEST_TIMES
 from autoscaler.catalog.gateways import GATEWAYS
 from autoscaler.catalog.spellings import all_spellings
 
@@ -40,6 +40,26 @@ class QuerySignal(NamedTuple):
 _GAUGES = ("running", "waiting", "kv_usage")
 _COUNTERS = ("finished", "first_tokens", "prompt_tokens", "generation_tokens")
 _HISTOGRAMS = {"ttft_s": "ttft", "itl_s": "itl"}
+# Histograms of the times of single requests: "tpot" is the mean gap between the tokens of one.
+_REQUEST_TIMES: Mapping[str, str] = {
+    **{row.name: "e2e" for readings in REQUEST_TIMES.values() for row in readings},
+    "vllm:request_queue_time_seconds": "queue",
+    "vllm:time_in_queue_requests": "queue",  # 0.6, V0
+    "vllm:request_inference_time_seconds": "inference",
+    "vllm:request_prefill_time_seconds": "prefill",
+    "vllm:request_decode_time_seconds": "decode",
+    "vllm:request_time_per_output_token_seconds": "tpot",
+    "sglang:queue_time_seconds": "queue",
+    "sglang:request_time_per_output_token_seconds": "tpot",
+    "tgi_request_queue_duration": "queue",
+    "tgi_request_inference_duration": "inference",
+    "tgi_request_mean_time_per_token_duration": "tpot",
+    **{
+        f"{prefix}{name}": latency
+        for prefix in ("trtllm_", "")
+        for name, latency in {"request_queue_time_seconds": "queue", "time_per_output_token_seconds": "tpot"}.items()
+    },
+}
 _POOL = ("inference_pool", "llm_d_epp")  # older and newer prefix of the endpoint picker
 
 _MORE: Mapping[str, QuerySignal] = {
@@ -66,6 +86,10 @@ _MORE: Mapping[str, QuerySignal] = {
     "kube_deployment_status_replicas": QuerySignal(SeriesShape.GAUGE, "desired"),
     "kube_deployment_spec_replicas": QuerySignal(SeriesShape.GAUGE, "desired"),
     "vllm:request_success": QuerySignal(SeriesShape.POD_COUNTER, "finished"),
+    # Triton has sums alone, in microseconds.
+    "nv_inference_request_duration_us": QuerySignal(SeriesShape.POD_COUNTER, "e2e_sum_s", 1e6),
+    "nv_inference_queue_duration_us": QuerySignal(SeriesShape.POD_COUNTER, "queue_sum_s", 1e6),
+    "nv_inference_compute_infer_duration_us": QuerySignal(SeriesShape.POD_COUNTER, "inference_sum_s", 1e6),
 }
 
 
@@ -79,7 +103,15 @@ def query_signals() -> Mapping[str, QuerySignal]:
     return MappingProxyType(found)
 
 
+def _latency_signals(name: str, latency: str, scale: float = 1.0) -> Iterator[tuple[str, QuerySignal]]:
+    yield f"{name}_bucket", QuerySignal(SeriesShape.HISTOGRAM, latency, scale)
+    yield f"{name}_sum", QuerySignal(SeriesShape.POD_COUNTER, f"{latency}_sum_s", scale)
+    yield f"{name}_count", QuerySignal(SeriesShape.POD_COUNTER, f"{latency}_count")
+
+
 def _engine_signals() -> Iterator[tuple[str, QuerySignal]]:
+    for name, latency in _REQUEST_TIMES.items():
+        yield from _latency_signals(name, latency)
     for engine in ENGINES.values():
         for column, readings in engine.readings.items():
             for row in readings:
@@ -90,9 +122,7 @@ def _engine_signals() -> Iterator[tuple[str, QuerySignal]]:
                 elif column in _COUNTERS:
                     yield row.name, QuerySignal(SeriesShape.POD_COUNTER, column, 1 / row.scale)
                 elif histogram := _HISTOGRAMS.get(column):
-                    yield f"{row.name}_bucket", QuerySignal(SeriesShape.HISTOGRAM, histogram, 1 / row.scale)
-                    yield f"{row.name}_sum", QuerySignal(SeriesShape.POD_COUNTER, f"{histogram}_sum_s", 1 / row.scale)
-                    yield f"{row.name}_count", QuerySignal(SeriesShape.POD_COUNTER, f"{histogram}_count")
+                    yield from _latency_signals(row.name, histogram, 1 / row.scale)
 
 
 def _gateway_signals() -> Iterator[tuple[str, QuerySignal]]:

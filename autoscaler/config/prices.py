@@ -90,6 +90,8 @@ class Prices:
         self._stated = stated
         self._inputs: tuple[Any, ...] = ()
         self._variants = Variants(np.empty(0, dtype=np.int64), np.empty(0))
+        self._groups: Sequence[NodeGroup] = ()
+        self._of_groups: FloatColumn = np.empty(0)
         self.problems: tuple[str, ...] = ()  # why variants have no price, or not that of their nodes; unused prices
 
     def variants(self, fleet: Fleet) -> Variants:
@@ -101,7 +103,10 @@ class Prices:
 
     def of_groups(self, groups: Sequence[NodeGroup]) -> FloatColumn:
         """Return the price of a device of each node group per hour, float64[G]; NaN: unknown."""
-        return np.array([find_price(each, self._stated, {}, each.sharers).usd for each in groups])
+        if groups is not self._groups:
+            self._groups = groups
+            self._of_groups = np.array([find_price(each, self._stated, {}, each.sharers).usd for each in groups])
+        return self._of_groups
 
     def _group(self, fleet: Fleet) -> Variants:
         models = models_of_services(fleet.workloads)

@@ -224,7 +224,7 @@ class Settings(Frozen):
     system_namespaces: tuple[str, ...] = ()  # whose workloads are scaled although they are Kubernetes' or the daemon's
     target_kinds: tuple[str, ...] = ()  # custom kinds that may be scaled ("rollouts.argoproj.io"); () for all known
     node_group_max: tuple[tuple[str, int], ...] = ()  # most nodes with a label, "key=value", that may be created
-    team_label: str = "team"  # label of workloads or their pods that names their team
+    team_label: str = "team"  # label of workloads, their pods or namespaces that names their team
     quotas: Path | None = None  # file with quotas of GPUs, for workloads that no quota of the cluster charges
     weights: bool = False  # plan and publish which nodes should hold which weights
     weights_hub: str = ""  # URL of the hub whose index states sizes of weights; "": none is asked

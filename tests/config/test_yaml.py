@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.config.check import scaledobject as so
+from autoscaler.config.check import scaledobject_fields as so
 from autoscaler.config.findings import Finding
 from autoscaler.config.policy.compile import OverrideError, override_value
 from autoscaler.config.policy.parse import read_policy
@@ -66,7 +66,7 @@ def test_documents_of_one_file_have_their_own_lines():
         ("? [a]\n: b\n", 1, "a key that is not text"),
         ("a: &x [*x]\n", 1, "an alias that contains itself"),
         ("[" * 900, 1, "nested too deeply"),
-        ("[" * 2000, 1, "nest"),  # some versions of the parser refuse so many themselves, in words of their own
+        ("[" * 2000, 1, "nest"),  # some versions of the parser refuse this many themselves, in words of their own
         ("\n".join(" " * depth + "a:" for depth in range(MAX_DEPTH + 5)), MAX_DEPTH + 1, "nested too deeply"),
     ],
 )

@@ -345,7 +345,7 @@ ROWS: tuple[FindingKind, ...] = (
         "the query asks for the past",
         "The count follows a load that is over.",
         "Every selector has an `offset`.",
-        "No offset; a forecast belongs beside the present load, not in its place.",
+        "No offset; a forecast is added to the present load, and does not replace it.",
         "Prometheus documentation, Querying basics, Offset modifier",
     ),
     FindingKind(

@@ -1,4 +1,4 @@
-"""Checks of autoscalers beside their queries: targets, bounds, cooldown, fallback, and who else writes the count."""
+"""Checks of autoscalers except their queries: targets, bounds, cooldown, fallback, and who else writes the count."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from autoscaler.config.check.manifests import text_at
 from autoscaler.config.findings import shown
 from autoscaler.config.preflight import metric_names, promql
 from autoscaler.config.preflight.facts import NO_SERVER, PENDING, QueryFacts
-from autoscaler.config.preflight.history import REPLICAS, PastReadings
 from autoscaler.config.preflight.metrics_adapter import AdapterRule, adapter_rules, check_rule
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
+from autoscaler.config.preflight.past_readings import REPLICAS, PastReadings
 from autoscaler.config.preflight.scalers import Autoscaler, Trigger
 from autoscaler.config.preflight.scene import Scene
 from autoscaler.config.preflight.waking import FORMULA, NO_WAKE, check_held_requests, check_zero

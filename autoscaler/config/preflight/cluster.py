@@ -66,7 +66,7 @@ def _shared(fleet: Scene, workload: ModelWorkload) -> Iterator[Result]:
     if realtime:
         loc = _selector_loc(pod) if pod.at("nodeSelector") else (*pod.container, "resources", "limits")
         why = (
-            f"The device is handed out {count or 'several'} times ({way}). Whatever runs beside takes time away,"
+            f"The device is handed out {count or 'several'} times ({way}). Whatever else runs there takes time away,"
             " which no number of replicas on such nodes mends, and there is no isolation of faults."
         )
         severity = "" if all_shared else "warning"

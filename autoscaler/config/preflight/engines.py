@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from autoscaler.catalog.devices import is_mig
 from autoscaler.catalog.model_shapes import ModelShape, bytes_per_parameter, find_shape, is_quantized
-from autoscaler.config.check.fit import ModelFiles, needs_of
-from autoscaler.config.fit import FitVerdict, Load, Range, judge
+from autoscaler.config.check.engine_memory import ModelFiles, needs_of
+from autoscaler.config.model_memory import FitVerdict, Load, Range, judge
 from autoscaler.config.preflight import nodes
 from autoscaler.config.preflight.command import Command, EngineOption
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked

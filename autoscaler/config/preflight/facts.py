@@ -74,7 +74,10 @@ class QueryFacts:
 
     server: bool  # whether there is a server to ask
     answers: dict[Question, Answer] = field(default_factory=dict)
-    wanted: dict[Question, None] = field(default_factory=dict)
+    wanted: dict[Question, str] = field(default_factory=dict)
+    """All that was ever asked for, and the namespace whose objects did so first; "": everybody's."""
+
+    asker: str = ""  # namespace of the objects that are checked
     _indexes: dict[int, tuple[Answer, SampleIndex]] = field(default_factory=dict)
 
     def index(self, answer: Answer) -> SampleIndex:
@@ -89,7 +92,7 @@ class QueryFacts:
         if not self.server:
             return Answer(error=NO_SERVER)
         if question not in self.answers:
-            self.wanted[question] = None
+            self.wanted.setdefault(question, self.asker)
             return PENDING
         return self.answers[question]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.preflight.facts import PENDING, QueryFacts
-from autoscaler.config.preflight.history import CREATED, PastReadings
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked, selects
+from autoscaler.config.preflight.past_readings import CREATED, PastReadings
 from autoscaler.config.preflight.patterns import fits
 from autoscaler.config.preflight.scene import Scene
 from autoscaler.config.preflight.scrape_jobs import check_found_by_prometheus, check_scrape_jobs

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 
 from autoscaler.catalog import node_labels
 from autoscaler.catalog.devices import find_device, instance_devices
-from autoscaler.config.check.fit import memory_of
+from autoscaler.config.check.engine_memory import memory_of
 from autoscaler.config.check.manifests import at, text_at
-from autoscaler.config.fit import Range
+from autoscaler.config.model_memory import Range
 from autoscaler.config.preflight.objects import Manifest, selects
 from autoscaler.config.preflight.scene import Scene
 from autoscaler.config.preflight.workloads import EnginePod, quantity

@@ -10,8 +10,8 @@ from autoscaler.config.check.manifests import at, mapping, text_at
 from autoscaler.config.drain import GRACE_S, pre_stop_s
 from autoscaler.config.preflight import nodes
 from autoscaler.config.preflight.facts import QueryFacts
-from autoscaler.config.preflight.history import AnswerTimes, PastReadings
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked, selects
+from autoscaler.config.preflight.past_readings import AnswerTimes, PastReadings
 from autoscaler.config.preflight.probes import check_probes
 from autoscaler.config.preflight.scene import Scene
 from autoscaler.config.preflight.workloads import KSERVE, EnginePod, ModelWorkload, quantity

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from autoscaler.config.check.manifests import at, mapping, text_at
 from autoscaler.config.preflight.facts import NO_SERVER
-from autoscaler.config.preflight.history import PastReadings, PastStarts
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
+from autoscaler.config.preflight.past_readings import PastReadings, PastStarts
 from autoscaler.config.preflight.workloads import EnginePod, ModelWorkload, quantity
 from autoscaler.config.yaml import Loc
 

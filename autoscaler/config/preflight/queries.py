@@ -31,6 +31,7 @@ _REPLICA_LABELS = ("prometheus_replica", "replica", "__replica__", "receive_repl
 def check_queries(fleet: Scene, facts: QueryFacts) -> Iterator[Result]:
     """Check the Prometheus triggers of all autoscalers, and the expressions of alerting rules."""
     for autoscaler in fleet.autoscalers:
+        facts.asker = autoscaler.thing.namespace
         for trigger in autoscaler.triggers:
             if not autoscaler.keda and not trigger.query:
                 continue
@@ -40,6 +41,7 @@ def check_queries(fleet: Scene, facts: QueryFacts) -> Iterator[Result]:
             elif trigger.type not in ("cpu", "memory", "external", "external-push", "cron"):
                 reason = f"triggers of the type {shown(trigger.type)} are not read"
                 yield not_checked(autoscaler.thing, trigger.loc, "trigger", reason)
+    facts.asker = ""
     for rule in fleet.objects.of_kind("PrometheusRule"):
         for g, group in enumerate(rule.list("spec", "groups")[:64]):
             rules = group.get("rules") if isinstance(group, dict) else None

@@ -1,4 +1,4 @@
-"""Scrape jobs beside monitors: a ScrapeConfig, a prometheus.yml, annotations of pods; and who reads the monitors."""
+"""Scrape jobs that are no monitors: a ScrapeConfig, a prometheus.yml, annotations of pods; and who reads monitors."""
 
 from __future__ import annotations
 

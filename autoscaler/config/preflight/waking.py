@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from autoscaler.config.check.manifests import at
 from autoscaler.config.preflight import promql
 from autoscaler.config.preflight.facts import NO_SERVER
-from autoscaler.config.preflight.history import PastReadings
 from autoscaler.config.preflight.objects import Manifest, Result, found, not_checked
+from autoscaler.config.preflight.past_readings import PastReadings
 from autoscaler.config.preflight.promql import ParsedQuery, Unparsed
 from autoscaler.config.preflight.scalers import Autoscaler, Trigger
 from autoscaler.config.preflight.scene import Scene

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoscaler.config.check.manifests import at, mapping
-from autoscaler.config.check.scaledobject import MAX_STEPS, TOLERANCE, WINDOW, integer
+from autoscaler.config.check.scaledobject_fields import MAX_STEPS, TOLERANCE, WINDOW, integer
 from autoscaler.config.rules.rule import DOWN, UP, BehaviorPolicy, Direction, HpaRule, Select
 from autoscaler.config.yaml import Loc
 

@@ -18,7 +18,11 @@ MAX_CHARS = 2000
 MAX_TOKENS = 400
 MAX_DEPTH = 40
 TRIED = (0.0, 0.5, 1.0, 10.0, 1000.0)
-MAX_STEPS = 20_000  # of one evaluation; predicates in predicates multiply
+_RESULT = "_kedaCompositeResult"
+MAX_STEPS = 2000  # of one evaluation; predicates in predicates multiply
+MAX_ITEMS = 1000  # of a list, with those of lists in it: a list may hold another one many times
+MAX_SHOWN = 80  # characters of a value in messages
+MAX_WHOLE = 1 << 63  # from here on KEDA's whole numbers, of 64 bits, wrap around
 
 Value = float | int | bool | None | list[Any]
 
@@ -63,21 +67,32 @@ class Formula:
     names: tuple[str, ...]
 
     def compute(self, values: Mapping[str, float | None]) -> float | None:
-        """Return the result for the values of triggers; None is nil. Raises ValueError as KEDA would fail.
-
-        KEDA takes a float only: `count(...)` and `? 5 : 0` give whole numbers, which it refuses.
-        """
-        try:
-            result = _Run(values).value(self.term, {})
-        except (ArithmeticError, TypeError, RecursionError) as error:
-            raise ValueError(f"it cannot be computed: {error}") from error
+        """Return the result for the values of triggers; None is nil. Raises ValueError as KEDA would fail."""
+        result = self._result(values)
         if result is None:
             return None
         if not isinstance(result, float):
-            raise ValueError(f"it gives {result!r}, which is not a float; KEDA takes float(...) only")
+            raise ValueError(
+                f"it gives {_named(result)}; KEDA takes what begins with float( as it is, and then a float only"
+            )
         if not math.isfinite(result):
             raise ValueError(f"it gives {result}")
         return result
+
+    def check(self) -> None:
+        """Raise ValueError as KEDA's webhook would, which computes it once with -1 for each trigger."""
+        self._result(dict.fromkeys(self.names, -1.0))
+
+    @property
+    def most_steps(self) -> int:
+        """Return the steps that it takes at most, whatever the values."""
+        return min(_steps(self.term, {})[0], MAX_STEPS)
+
+    def _result(self, values: Mapping[str, float | None]) -> Value:
+        try:
+            return _Run(values).value(self.term, {})
+        except (ArithmeticError, TypeError, RecursionError) as error:
+            raise ValueError(f"it cannot be computed: {error}") from error
 
     def doubt(self) -> str:
         """Return for which equal values of all triggers it cannot be computed, and why; "": for none that was tried."""
@@ -94,8 +109,19 @@ def read_formula(text: str, names: Sequence[str]) -> Formula:
     if len(text) > MAX_CHARS:
         raise ValueError(f"{len(text)} characters; allowed: {MAX_CHARS}")
     reader = _Reader(_split(text), frozenset(names))
-    term = reader.whole()
+    reader.whole()
+    try:
+        term = _Reader(_split(_cast(text)), frozenset(names)).whole()
+    except ValueError as error:
+        raise ValueError(f"{error}; KEDA puts the formula into float(...), which a comment at its end breaks") from None
     return Formula(text, term, tuple(dict.fromkeys(reader.used)))
+
+
+def _cast(text: str) -> str:
+    """Return the formula that KEDA computes, whose result is a float: `castToFloatIfNecessary` of its webhook."""
+    if "??" in text:
+        return f"let {_RESULT} = ({text}); {_RESULT} == nil ? nil : float({_RESULT})"
+    return text if text.startswith("float(") else f"float({text})"
 
 
 def _split(text: str) -> list[str]:
@@ -218,7 +244,7 @@ class _Reader:
             return FormulaPart("item")
         if token[0].isdigit() or token[0] == ".":
             plain = token.replace("_", "")
-            return FormulaPart("value", value=int(plain) if plain.isdigit() else float(plain))
+            return FormulaPart("value", value=_bounded(int(plain)) if plain.isdigit() else float(plain))
         if token in ("true", "false", "nil"):
             return FormulaPart("value", value={"true": True, "false": False, "nil": None}[token])
         if self._next == "(":
@@ -247,6 +273,26 @@ class _Reader:
         return items
 
 
+def _steps(term: FormulaPart, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Return the steps of a part at most, and the items of its result if that is a list.
+
+    sizes: items of variables and of "#" that are lists. They are bounded, since each level may multiply them.
+    """
+    if term.kind in ("name", "item"):
+        return 1, sizes.get(term.name or "#", 0)
+    if term.kind == "let":
+        stated, size = _steps(term.parts[0], sizes)
+        body, result = _steps(term.parts[1], {**sizes, term.name: size})
+        return min(1 + stated + body, MAX_STEPS), result
+    if term.kind == "call" and term.name in _PREDICATES and len(term.parts) > 1:
+        steps, size = _steps(term.parts[0], sizes)
+        body, _ = _steps(term.parts[1], {**sizes, "#": MAX_ITEMS})
+        return min(1 + steps + size * body, MAX_STEPS), size
+    parts = [_steps(part, sizes) for part in term.parts]
+    size = max((len(parts) if term.kind == "list" else 0, *(size for _, size in parts)))
+    return min(1 + sum(steps for steps, _ in parts), MAX_STEPS), size
+
+
 class _Run:
     """One evaluation."""
 
@@ -267,7 +313,7 @@ class _Run:
                     raise ValueError("# stands outside of a predicate")
                 return local["#"]
             case "list":
-                return [self.value(part, local) for part in term.parts]
+                return _FormulaList([self.value(part, local) for part in term.parts])
             case "let":
                 return self.value(term.parts[1], {**local, term.name: self.value(term.parts[0], local)})
             case "choice":
@@ -288,7 +334,7 @@ class _Run:
         if term.name in _PREDICATES and term.parts:
             items = _items(self.value(term.parts[0], local))
             if len(term.parts) == 1:
-                results: list[Value] = list(items)
+                results: list[Value] = items
             else:
                 results = [self.value(term.parts[1], {**local, "#": item}) for item in items]
             return _by_predicate(term.name, items, results)
@@ -300,11 +346,11 @@ def _by_predicate(name: str, items: list[Value], results: list[Value]) -> Value:
         case "sum":
             total: float | int = 0
             for result in results:
-                total += _number(result)
+                total = _bounded(total + _number(result))
             return total
         case "map":
-            return results
-    chosen = [item for item, result in zip(items, results, strict=True) if _truth(result)]
+            return _FormulaList(results)
+    chosen = _FormulaList([item for item, result in zip(items, results, strict=True) if _truth(result)])
     match name:
         case "count":
             return len(chosen)
@@ -321,15 +367,39 @@ def _by_predicate(name: str, items: list[Value], results: list[Value]) -> Value:
     return len(chosen) == 1
 
 
+class _FormulaList(list[Value]):
+    """A list of a formula. Raises ValueError for too many items."""
+
+    size: int  # its items, with those of lists in it
+
+    def __init__(self, items: Sequence[Value]) -> None:
+        super().__init__(items)
+        self.size = len(items) + sum(item.size for item in items if isinstance(item, _FormulaList))
+        if self.size > MAX_ITEMS:
+            raise ValueError(f"a list has {self.size} items, with those of lists in it; allowed: {MAX_ITEMS}")
+
+
+def _bounded(number: float | int) -> float | int:
+    """Return a number. Raises ValueError for a whole one that KEDA cannot hold."""
+    if isinstance(number, int) and not -MAX_WHOLE <= number < MAX_WHOLE:
+        raise ValueError("a whole number has more than 64 bits, where KEDA's wraps around; allowed: a float, as 1.0")
+    return number
+
+
+def _named(value: Value) -> str:
+    text = "nil" if value is None else repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
 def _number(value: Value) -> float | int:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{'nil' if value is None else repr(value)} is not a number")
+        raise ValueError(f"{_named(value)} is not a number")
     return value
 
 
 def _truth(value: Value) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{'nil' if value is None else repr(value)} is neither true nor false")
+        raise ValueError(f"{_named(value)} is neither true nor false")
     return value
 
 
@@ -367,12 +437,12 @@ def _round(value: Value) -> float:
 
 
 _OPERATORS: Mapping[str, Callable[..., Value]] = {
-    "u-": lambda value: -_number(value),
+    "u-": lambda value: _bounded(-_number(value)),
     "u+": _number,
     "not": lambda value: not _truth(value),
-    "+": lambda left, right: _number(left) + _number(right),
-    "-": lambda left, right: _number(left) - _number(right),
-    "*": lambda left, right: _number(left) * _number(right),
+    "+": lambda left, right: _bounded(_number(left) + _number(right)),
+    "-": lambda left, right: _bounded(_number(left) - _number(right)),
+    "*": lambda left, right: _bounded(_number(left) * _number(right)),
     "/": _divide,
     "%": lambda left, right: int(math.fmod(_whole(left), _whole(right))),
     "**": lambda left, right: math.pow(_number(left), _number(right)),
@@ -386,11 +456,11 @@ _OPERATORS: Mapping[str, Callable[..., Value]] = {
     "in": lambda left, right: left in _items(right),
 }
 _FUNCTIONS: Mapping[str, Callable[..., Value]] = {
-    "abs": lambda value: abs(_number(value)),
+    "abs": lambda value: _bounded(abs(_number(value))),
     "ceil": lambda value: float(math.ceil(_number(value))),
     "floor": lambda value: float(math.floor(_number(value))),
     "round": _round,
-    "int": lambda value: int(_number(value)),
+    "int": lambda value: _bounded(int(_number(value))),
     "float": lambda value: float(_number(value)),
     "max": lambda *values: max(_numbers(values)),
     "min": lambda *values: min(_numbers(values)),

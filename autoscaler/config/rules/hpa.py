@@ -1,16 +1,18 @@
 """Reads a HorizontalPodAutoscaler as a rule.
 
 Source: `autoscaling/v2` of Kubernetes 1.36; for names of metrics prometheus-adapter's `docs/config-walkthrough.md`: it
-serves gauges under their own names, and counters without `_total`, as rates over five minutes.
+serves gauges under their own names, and counters without `_total`, as rates over five minutes. GKE's adapter for its
+Prometheus serves `prometheus.googleapis.com|NAME|gauge` (GoogleCloudPlatform/k8s-stackdriver, `query_builder.go`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 from autoscaler.catalog.query_signals import SeriesShape, query_signals
-from autoscaler.config.check import scaledobject as fields
+from autoscaler.config.check import scaledobject_fields as fields
 from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.findings import Finding
 from autoscaler.config.quantities import read_quantity
@@ -23,7 +25,23 @@ from autoscaler.config.yaml import Document, Loc, dotted
 KIND = "HorizontalPodAutoscaler"
 BEHAVIOR: Loc = ("spec", "behavior")
 ADAPTER_WINDOW_S = 300.0  # of the rates that prometheus-adapter serves for counters
+GKE_WINDOW_S = 60.0  # as its adapter aligns counters
+_GKE = re.compile(r"prometheus\.googleapis\.com\|([^|]{1,200})\|[a-z:]{1,20}", re.ASCII)
 MAX_METRICS = 64
+# Fields of autoscaling/v2, and of v1 the CPU target.
+KEYS: Mapping[Loc, tuple[str, ...]] = {
+    ("spec",): (
+        "behavior",
+        "maxReplicas",
+        "metrics",
+        "minReplicas",
+        "scaleTargetRef",
+        "targetCPUUtilizationPercentage",
+    ),
+    BEHAVIOR: ("scaleDown", "scaleUp"),
+    (*BEHAVIOR, "scaleUp"): fields.RULES,
+    (*BEHAVIOR, "scaleDown"): fields.RULES,
+}
 _RESOURCES = {"Resource": "resource", "ContainerResource": "containerResource"}
 _SOURCES = {"Pods": "pods", "Object": "object", "External": "external"}
 
@@ -37,16 +55,22 @@ def read_autoscaler(document: Document, findings: list[Finding]) -> Rule | None:
             document.finding(fault.place, fault.problem, fault.allowed)
             for fault in fields.check_integer(value, place, kind, required)
         ]
-    for direction in ("scaleUp", "scaleDown"):
-        findings += [
-            document.finding(fault.place, fault.problem, fault.allowed)
-            for fault in fields.direction_faults(value, (*BEHAVIOR, direction))
-        ]
+    faults = [
+        fault
+        for direction in ("scaleUp", "scaleDown")
+        for fault in fields.direction_faults(value, (*BEHAVIOR, direction))
+    ]
+    faults += fields.misspelled(value, KEYS)
+    findings += [document.finding(fault.place, fault.problem, fault.allowed) for fault in faults]
     target, name = read_name(document, TARGET, findings), read_name(document, NAME, findings, UNNAMED)
     namespace = read_name(document, NAMESPACE, findings, "")
     metrics, left_out = _metrics(document, findings)
+    left_out += [LeftOut(dotted(place), "unknown", "an HPA has no such field") for place in fields.unread(value, KEYS)]
     least = fields.integer(value, ("spec", "minReplicas"), fields.LEAST, 1)
     most = fields.integer(value, ("spec", "maxReplicas"), fields.MOST)
+    if least == 0:
+        reason = "needs the feature gate HPAScaleToZero, which is off by default; 1 is taken"
+        left_out.append(LeftOut("spec.minReplicas", "0", reason))
     if least is not None and most is not None and least > most:
         findings.append(document.finding(("spec", "minReplicas"), "above maxReplicas", f"at most {most}"))
     if len(findings) > before or most is None:
@@ -100,6 +124,9 @@ def _metric(document: Document, place: Loc, kind: str, findings: list[Finding]) 
         return
     target: Loc = (*source, "target")
     is_average = at(document.value, *target, "averageValue") is not None
+    if is_average and at(document.value, *target, "value") is not None:
+        findings.append(document.finding((*target, "value"), "given together with averageValue", "one of the two"))
+        return
     amount: Loc = (*target, "averageValue" if is_average else "value")
     stated = at(document.value, *amount)
     number = (
@@ -123,12 +150,15 @@ def _metric(document: Document, place: Loc, kind: str, findings: list[Finding]) 
 
 def _meaning(name: str, kind: str) -> QueryPart | None:
     """Return what an adapter serves under a name: of each pod for Pods, else summed up."""
+    window_s = ADAPTER_WINDOW_S
+    if match := _GKE.fullmatch(name):
+        name, window_s = match[1], GKE_WINDOW_S
     signal = query_signals().get(name) or query_signals().get(f"{name}_total")
     if signal is None or signal.shape is SeriesShape.HISTOGRAM:
         return None
     node = QueryPart("signal", name, signal=signal)
     if signal.shape in (SeriesShape.POD_COUNTER, SeriesShape.COUNTER):
-        node = QueryPart("range", "rate", (node,), window_s=ADAPTER_WINDOW_S)
+        node = QueryPart("range", "rate", (node,), window_s=window_s)
     if kind == "Pods":
         return node if signal.shape in (SeriesShape.POD_GAUGE, SeriesShape.POD_COUNTER) else None
     return QueryPart("aggregate", "sum", (node,))

@@ -8,6 +8,7 @@ Recording rules are replaced by their expressions.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from calendar import monthrange
 from collections.abc import Callable, Mapping
@@ -53,8 +54,11 @@ _ENGINES = re.compile(r"([a-z]{1,20}_)?(vllm|sglang)[:_]|tgi_|trtllm_|nv_trt_llm
 
 RATES = frozenset({"rate", "irate", "increase"})
 OVER_TIME = frozenset(
-    f"{name}_over_time" for name in ("avg", "max", "min", "sum", "count", "last", "stddev", "quantile")
+    f"{name}_over_time"
+    for name in ("avg", "max", "min", "sum", "count", "last", "stddev", "stdvar", "present", "quantile")
 )
+TRENDS = frozenset({"delta", "idelta", "deriv", "predict_linear"})
+"""Functions of two samples of a gauge, or more."""
 MATH = frozenset({"abs", "ceil", "floor", "sqrt", "exp", "ln", "log2", "log10", "sgn", "round"})
 CLAMPS = frozenset({"clamp", "clamp_min", "clamp_max"})
 CLOCKS: Mapping[str, Callable[[datetime], float]] = {
@@ -74,6 +78,14 @@ _UNCHANGED = frozenset({"sort", "sort_desc", "label_replace", "label_join"})
 AGGREGATIONS = frozenset({"sum", "avg", "max", "min", "count", "group", "stddev", "stdvar", "quantile"})
 SETS = frozenset({"and", "or", "unless"})
 ARITHMETIC = frozenset({"+", "-", "*", "/", "%", "^", "atan2"})
+_FOLDED: Mapping[str, Callable[[float, float], float]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "%": math.fmod,
+    "^": math.pow,
+}
 COMPARISONS = frozenset({"==", "!=", ">", "<", ">=", "<="})
 
 
@@ -150,6 +162,7 @@ class _Recognizer:
     def __init__(self, namespace: str, recorded: Mapping[str, str]) -> None:
         self._namespace, self._recorded = namespace, recorded
         self._following: list[str] = []
+        self._parts = 0
 
     def whole(self, query: str) -> QueryPart:
         node = self._read(_parse(query))
@@ -163,6 +176,9 @@ class _Recognizer:
         return node
 
     def _read(self, part: Any) -> QueryPart:
+        self._parts += 1
+        if self._parts > MAX_WORK:  # recording rules that name others many times multiply
+            raise NotRecognized(f"with its recording rules it has more than {MAX_WORK:,} parts")
         match part:
             case promql.NumberLiteral():
                 return QueryPart("number", number=float(part.val))
@@ -203,6 +219,8 @@ class _Recognizer:
         if name in self._recorded:
             return self._follow(name, _seconds(part.offset))
         signal = query_signals().get(name)
+        if signal is None and f"{name}_bucket" in query_signals():
+            raise NotRecognized(f"{name[:120]} alone is a native histogram, whose buckets are not known")
         if signal is None and _ENGINES.match(name):
             raise NotRecognized(f"{name[:120]} is not simulated")
         if signal is None:
@@ -261,6 +279,9 @@ class _Recognizer:
         if name in OVER_TIME:
             quantile = self._constant(arguments[0]) if name == "quantile_over_time" else math.nan
             return replace(self._range(name, arguments[-1]), number=quantile)
+        if name in TRENDS:
+            ahead_s = self._constant(arguments[1]) if name == "predict_linear" else math.nan
+            return replace(self._range(name, arguments[0]), number=ahead_s)
         if name == "histogram_quantile":
             return QueryPart("call", name, (self._read(arguments[1]),), self._constant(arguments[0]))
         if name in _UNCHANGED:
@@ -293,7 +314,7 @@ class _Recognizer:
         if step_s and window_s / step_s > MAX_STEPS:
             step_s = window_s / MAX_STEPS
         is_counter = inner.signal is not None and inner.signal.shape not in (SeriesShape.POD_GAUGE, SeriesShape.GAUGE)
-        if (name in RATES) != is_counter and not (step_s and name in OVER_TIME):
+        if (name in RATES) != is_counter and not (step_s and name in OVER_TIME | TRENDS):
             raise NotRecognized(
                 f"{name} is over {inner.name or 'an expression'}, which is "
                 f"{inner.signal.shape if inner.signal else 'no counter'}"
@@ -301,12 +322,25 @@ class _Recognizer:
         return QueryPart("range", name, (inner,), window_s=window_s, step_s=step_s, offset_s=offset_s)
 
     def _constant(self, part: Any) -> float:
-        node = self._read(part)
-        if node.kind == "binary" and node.parts[0].kind == "number":
-            node = node.parts[0]
-        if node.kind != "number":
-            raise NotRecognized("a parameter is computed")
+        number = _fold(self._read(part))
+        if number is None:
+            raise NotRecognized("a parameter is computed from what is not a number")
+        return number
+
+
+def _fold(node: QueryPart) -> float | None:
+    """Return the value of arithmetic with numbers, such as 1 - 0.05; None: it is another query."""
+    if node.kind == "number":
         return node.number
+    if node.kind != "binary" or node.name not in _FOLDED:
+        return None
+    left, right = map(_fold, node.parts)
+    if left is None or right is None:
+        return None
+    try:
+        return float(_FOLDED[node.name](left, right))
+    except (ArithmeticError, ValueError):
+        return math.nan
 
 
 def _check_counters(node: QueryPart, inside: str = "") -> None:

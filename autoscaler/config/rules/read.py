@@ -10,7 +10,7 @@ from autoscaler.config.check.files import MAX_MANIFEST_BYTES
 from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.findings import Finding, PolicyError
 from autoscaler.config.rules import hpa, knative, scaledobject
-from autoscaler.config.rules.rule import Rule
+from autoscaler.config.rules.rule import Rule, RuleNote
 from autoscaler.config.yaml import Document, read_documents, read_text
 
 MAX_RULES = 500
@@ -46,19 +46,26 @@ def read_files(paths: Sequence[Path], recorded: Mapping[str, str] = NONE) -> tup
 
 def read_objects(
     objects: Sequence[Mapping[str, object]], recorded: Mapping[str, str] = NONE
-) -> tuple[tuple[Rule, ...], tuple[str, ...]]:
-    """Return the rules of objects as an API server gives them, and the problems of those that cannot be read."""
+) -> tuple[tuple[Rule, ...], tuple[RuleNote, ...]]:
+    """Return the rules of objects as an API server gives them, and the problems of those that cannot be read.
+
+    An object that is no rule takes the place of none. Of more than `MAX_RULES` the first ones are read.
+    """
     rules: list[Rule] = []
-    findings: list[Finding] = []
-    for value in objects[:MAX_RULES]:
-        name = (
-            f"{text_at(value, 'kind')} {text_at(value, 'metadata', 'namespace')}/{text_at(value, 'metadata', 'name')}"
-        )
+    told: list[RuleNote] = []
+    tried = 0
+    for value in objects:
+        before, findings = len(rules), list[Finding]()
+        namespace = text_at(value, "metadata", "namespace")
+        name = f"{text_at(value, 'kind')} {namespace}/{text_at(value, 'metadata', 'name')}"
         rules += _read(Document(name, 0, value), recorded, findings)
-    problems = [str(finding) for finding in findings]
-    if len(objects) > MAX_RULES:
-        problems.append(f"{len(objects)} scaling rules; only the first {MAX_RULES} are read")
-    return tuple(rules), tuple(problems)
+        told += (RuleNote(namespace, str(finding)) for finding in findings)
+        tried += bool(findings) or before != len(rules)
+        if tried == MAX_RULES:
+            most = f"only {MAX_RULES} scaling rules are read, of each namespace in turn; --namespace reads others"
+            told.insert(0, RuleNote("", most))
+            break
+    return tuple(rules), tuple(told)
 
 
 def _read(document: Document, recorded: Mapping[str, str], findings: list[Finding]) -> list[Rule]:

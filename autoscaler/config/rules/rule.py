@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from autoscaler.config.rules.cron import CronWindow
 from autoscaler.config.rules.formula import Formula
@@ -24,6 +24,13 @@ OUTSIDE = frozenset({"gateway_waiting", "held", "arrivals"})  # signals that are
 ASLEEP = "its metrics come from pods alone, so nothing wakes it from zero replicas"
 
 Select = Literal["Max", "Min", "Disabled"]
+
+
+class RuleNote(NamedTuple):
+    """A sentence about a rule, for the page and the terminal."""
+
+    namespace: str  # of the rule; "": of no single one
+    text: str
 
 
 @dataclass(frozen=True)

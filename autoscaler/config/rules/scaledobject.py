@@ -5,38 +5,44 @@ Source: KEDA 2.21 `apis/keda/v1alpha1/scaledobject_types.go` and `scaledobject_w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from autoscaler.config.check import scaledobject as fields
+from autoscaler.config.check import scaledobject_fields as fields
 from autoscaler.config.check.manifests import at, mapping
 from autoscaler.config.findings import Finding, one_of
 from autoscaler.config.rules.behavior import read_hpa
 from autoscaler.config.rules.formula import Formula, read_formula
 from autoscaler.config.rules.names import NAME, NAMESPACE, TARGET, UNNAMED, read_name
-from autoscaler.config.rules.rule import Fallback, HpaRule, Keda, Metric, Modifiers, Rule
+from autoscaler.config.rules.rule import Fallback, HpaRule, Keda, LeftOut, Metric, Modifiers, Rule
 from autoscaler.config.rules.triggers import read_triggers
 from autoscaler.config.values import Integer
-from autoscaler.config.yaml import Document, Loc
+from autoscaler.config.yaml import Document, Loc, dotted
 
 KIND = "ScaledObject"
+ANNOTATIONS: Loc = ("metadata", "annotations")
 BEHAVIORS = ("static", "currentReplicas", "currentReplicasIfHigher", "currentReplicasIfLower", "scalingModifiers")
 
 
 def read_scaled_object(document: Document, recorded: Mapping[str, str], findings: list[Finding]) -> Rule | None:
     """Return the rule of a ScaledObject; None if a problem was added to `findings`."""
     value, before = document.value, len(findings)
-    findings += [document.finding(fault.place, fault.problem, fault.allowed) for fault in fields.field_faults(value)]
+    faults = (*fields.misspelled(value, fields.KEYS), *fields.field_faults(value))
+    findings += [document.finding(fault.place, fault.problem, fault.allowed) for fault in faults]
+    findings += _annotation_faults(document)
     target, name = read_name(document, TARGET, findings), read_name(document, NAME, findings, UNNAMED)
     namespace = read_name(document, NAMESPACE, findings, "")
     metrics, left_out = read_triggers(document, namespace, recorded, findings)
+    left_out += [
+        LeftOut(dotted(place), "unknown", "KEDA has no such field") for place in fields.unread(value, fields.KEYS)
+    ]
     fallback = _fallback(document, findings)
     modifiers = _modifiers(document, metrics, [each.place for each in left_out], findings)
     if len(findings) > before:
         return None
     least = fields.integer(value, fields.MIN, fields.LEAST, fields.DEFAULT_MIN) or 0
     most = fields.integer(value, fields.MAX, fields.MOST, fields.DEFAULT_MAX) or fields.DEFAULT_MAX
-    annotations = mapping(at(value, "metadata", "annotations"))
+    annotations = mapping(at(value, *ANNOTATIONS))
     keda = Keda(
         polling_s=_seconds(value, fields.POLLING, fields.DEFAULT_POLLING_S),
         cooldown_s=_seconds(value, fields.COOLDOWN, fields.DEFAULT_COOLDOWN_S),
@@ -74,6 +80,16 @@ def _paused(hpa: HpaRule, keda: Keda) -> HpaRule:
 def _seconds(value: object, place: Loc, default: int) -> float:
     found = fields.integer(value, place, fields.SECONDS, default)
     return float(default if found is None else found)
+
+
+def _annotation_faults(document: Document) -> Iterator[Finding]:
+    """Yield the problems of KEDA's annotations, which an API server or KEDA would refuse."""
+    annotations = mapping(at(document.value, *ANNOTATIONS))
+    for name in (fields.PAUSED, fields.PAUSED_AT, fields.PAUSED_IN, fields.PAUSED_OUT, fields.FORCED):
+        if name in annotations and not isinstance(annotations[name], str):
+            yield document.finding((*ANNOTATIONS, name), "not text, which Kubernetes requires", "the value in quotes")
+        elif name == fields.PAUSED_AT and name in annotations and _paused_at(annotations) is None:
+            yield document.finding((*ANNOTATIONS, name), "not a count", "a whole number from 0 to 999,999 in quotes")
 
 
 def _paused_at(annotations: Mapping[str, object]) -> int | None:
@@ -138,7 +154,7 @@ def _formula(
         return None
     try:
         formula = read_formula(text, names)
-        formula.compute(dict.fromkeys(names, 1.0))  # KEDA's webhook computes it once, too
+        formula.check()
     except ValueError as error:
         allowed = "what KEDA's expressions compute from numbers"
         if left_out:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from autoscaler.config.check.manifests import at, mapping
-from autoscaler.config.check.scaledobject import TRIGGERS
+from autoscaler.config.check.scaledobject_fields import TRIGGERS
 from autoscaler.config.check.trigger import SECRETS
 from autoscaler.config.findings import Finding
 from autoscaler.config.rules.cron import ALLOWED, CronWindow, read_schedule
@@ -26,6 +26,7 @@ _REASONS = {
     "external": "its scaler is a program of its own",
     "external-push": "its scaler is a program of its own",
 }
+_UNCACHED = ("cpu", "memory", "cron")  # their values cannot be cached
 _ZONE = TimeZone()
 
 
@@ -42,9 +43,15 @@ def read_triggers(
         return [], []
     metrics: list[Metric] = []
     left_out: list[LeftOut] = []
+    seen: set[str] = set()
     for index, trigger in enumerate(stated):
         place: Loc = (*TRIGGERS, index)
-        kind = at(trigger, "type")
+        kind, name = at(trigger, "type"), at(trigger, "name")
+        if isinstance(name, str) and name in seen:
+            findings.append(document.finding((*place, "name"), "the name of another trigger", "each name once"))
+        seen.update([name] if isinstance(name, str) and name else [])
+        if kind in _UNCACHED and at(trigger, "useCachedMetrics") is True:
+            findings.append(document.finding((*place, "useCachedMetrics"), f"not for {kind} triggers", "false"))
         if not isinstance(kind, str) or not kind:
             findings.append(document.finding((*place, "type"), "missing", "a type of trigger, such as prometheus"))
         elif kind in ("prometheus", "cron"):

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.app.preflight import read_files
+from autoscaler.app.preflight import NOT_ASKED, next_questions, read_files
 from autoscaler.config.preflight import promql
 from autoscaler.config.preflight.command import read_command
 from autoscaler.config.preflight.facts import Answer, QueryFacts, Question, Sample
@@ -25,6 +25,7 @@ from autoscaler.config.preflight.scene import Scene
 from autoscaler.config.yaml import Document, Loc
 from tests.config.preflight.scene import BOOK, GOOD, QUERY, SCALER, changed, checked, ids
 from tests.config.preflight.test_findings import HPA, IN_GIT, POOL, TRACKED, application, thing, vertical
+from tests.harness.calls import counted_calls
 
 MORE = list(
     yaml.safe_load_all("""
@@ -281,6 +282,37 @@ def test_patterns_that_could_take_long_are_unknown(pattern: str):
 
 
 @pytest.mark.parametrize(
+    "part", ["a?", "(a|a)?", "(a{2}|a)", "a{1,3}", "a{0,}", "(?:a|[ab)]|a)", "[?*]?", "a??", "(|a)"]
+)
+def test_many_choices_in_a_row_are_unknown(part: str):
+    assert fits(part * 30 + "b", "a" * 60) is None
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", "a?", "(a|aa)", "a*", "(?:a|b|ab)?", "[ab]{1,2}", "|", "a{2}", ".+", "b"]), max_size=60
+    )
+)
+def test_any_pattern_is_compared_at_once_or_unknown(parts: list[str]):
+    with counted_calls() as calls:
+        assert fits("".join(parts), "a" * 255 + "c") in (True, False, None)
+    assert calls.made < 1_000_000
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(llama|qwen|phi)-.*-[a-z0-9]+",
+        "vllm[:_].*",
+        "llama-[a-z0-9]+-[a-z0-9]{5}",
+        "|".join(f"kube_{n}_.*" for n in range(30)),
+    ],
+)
+def test_usual_patterns_are_compared(pattern: str):
+    assert fits(pattern, "a") is False
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "a: &a [x, x, x]\nb: &b [*a, *a, *a]\n"
@@ -417,3 +449,26 @@ def test_an_object_that_is_given_twice_hides_nothing():
     silent["metadata"]["annotations"] = {"preflight.vllm-autoscaler.io/VA1205": "because"}
     outcome = checked([silent, *changed((SCALER, QUERY, "sum(vllm:num_requests_waiting)"))])
     assert any("twice" in each.reason for each in outcome.not_checked if each.object == "ScaledObject/web/chat")
+
+
+def test_no_namespace_takes_all_questions_when_it_has_many() -> None:
+    """Its questions are asked in turns with those of others, also with those that follow from an answer."""
+    crowd = copy.deepcopy(GOOD[SCALER])
+    crowd["metadata"] |= {"name": "crowd", "namespace": "abuse"}
+    (trigger,) = crowd["spec"]["triggers"][:1]
+    crowd["spec"]["triggers"] = [
+        {**trigger, "metadata": {**trigger["metadata"], "query": f'sum(vllm:num_requests_waiting{{x="{number}"}})'}}
+        for number in range(30)
+    ]
+    facts = QueryFacts(server=True)
+    for _ in range(2):
+        checked([crowd, *GOOD], facts)
+        asked = next_questions(facts, 20)
+        facts.answers |= dict.fromkeys(facts.wanted.keys() - facts.answers.keys(), NOT_ASKED)
+        facts.answers |= dict.fromkeys(asked, Answer())
+    kept = [by for question, by in facts.wanted.items() if facts.answers[question] is not NOT_ASKED]
+    assert kept.count("abuse") == 10
+    assert facts.wanted[Question("query", GOOD[SCALER]["spec"]["triggers"][0]["metadata"]["query"])] == "web"
+    assert [
+        question for question, by in facts.wanted.items() if by == "web" and facts.answers[question] is NOT_ASKED
+    ] == []

@@ -1,4 +1,4 @@
-"""When cron triggers are active, beside a scan of every minute."""
+"""When cron triggers are active, compared with a scan of every minute."""
 
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo

@@ -40,6 +40,13 @@ KNOWN = [
         "sum(rate(vllm:time_to_first_token_seconds_sum[5m])) / sum(rate(vllm:time_to_first_token_seconds_count[5m]))",
         "first_tokens ttft_sum_s",
     ),
+    ("histogram_quantile(0.9, sum by (le, job) (rate(vllm:request_queue_time_seconds_bucket[30s])))", "queue"),
+    (
+        "sum(rate(vllm:e2e_request_latency_seconds_sum[5m]))\n"
+        "/ clamp_min(sum(rate(vllm:e2e_request_latency_seconds_count[5m])), 1e-9)",
+        "e2e_count e2e_sum_s",
+    ),
+    ("histogram_quantile(0.99, sum(rate(ray_vllm_request_prefill_time_seconds_bucket[1m])) by (le))", "prefill"),
     ('1 - sum(rate(vllm:time_to_first_token_seconds_bucket{le="0.5"}[5m]))', "ttft"),
     ("max_over_time(sum(vllm:num_requests_waiting)[5m:30s])", "waiting"),
     ("avg(avg_over_time(vllm:kv_cache_usage_perc[2m]))", "kv_usage"),
@@ -67,11 +74,15 @@ def test_query_is_computed_from_the_signals(query: str, columns: str) -> None:
         ('sum(vllm:num_requests_waiting{namespace="b"})', "'b', and the workload is in 'a'"),
         ('vllm:num_requests_waiting{pod="llama-1"}', "it selects one pod, by pod"),
         ('sum({__name__=~"vllm:num_requests_.*"})', "the name of its metric is a pattern"),
-        ("deriv(vllm:num_requests_waiting[5m])", "the function deriv is not supported"),
+        ("quantile(scalar(sum(up)), up)", "a parameter is computed from what is not a number"),
+        ("changes(vllm:num_requests_waiting[5m])", "the function changes is not supported"),
+        ("deriv(vllm:request_success_total[5m])", "deriv is over vllm:request_success_total, which is a counter"),
         ("sum(vllm:num_requests_waiting @ end())", "fixed in time by @"),
         ("max_over_time(vllm:num_requests_waiting[1d])", "a window of 86,400 s"),
         ("max_over_time(max_over_time(sum(up)[6h:1m])[6h:1m])", "samples and steps for one value"),
-        ("sum(rate(vllm:e2e_request_latency_seconds_count[1m]))", "e2e_request_latency_seconds_count is not simulated"),
+        ("sum(rate(vllm:prefix_cache_hits_total[1m]))", "vllm:prefix_cache_hits_total is not simulated"),
+        ("histogram_quantile(0.9, rate(vllm:e2e_request_latency_seconds[5m]))", "alone is a native histogram"),
+        ("sum(vllm:e2e_request_latency_seconds_sum)", "is a counter, and it has no rate"),
         ("avg(DCGM_FI_DEV_GPU_UTIL)", "DCGM_FI_DEV_GPU_UTIL is not simulated"),
         ("vector(1)", "it depends on no signal of the workload"),
         ("sum(", "it is no PromQL"),
@@ -128,6 +139,13 @@ def test_recording_rule_that_is_not_known_is_named(query: str, reason: str) -> N
 def test_hostile_query_is_refused_at_once(query: str) -> None:
     with pytest.raises(NotRecognized):
         recognize(query)
+
+
+def test_recording_rules_that_multiply_are_refused() -> None:
+    """60 references in each of four rules would be 13 million parts."""
+    rules = {f"r:{number}": "+".join([f"r:{number + 1}"] * 60) for number in range(4)}
+    with pytest.raises(NotRecognized, match="with its recording rules it has more than 5,000 parts"):
+        recognize("r:0", recorded={**rules, "r:4": "sum(vllm:num_requests_running)"})
 
 
 @given(st.text(alphabet='sumratevl:_()[]{}=~"\\#,.0159+-*/ \n', max_size=60))

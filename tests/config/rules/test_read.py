@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from autoscaler.config.findings import PolicyError
 from autoscaler.config.rules.cron import CronWindow
-from autoscaler.config.rules.read import read_files, read_objects
+from autoscaler.config.rules.knative import PREFIX
+from autoscaler.config.rules.read import MAX_RULES, read_files, read_objects
 from autoscaler.config.rules.rule import (
     ASLEEP,
     DOWN,
@@ -216,6 +217,10 @@ def test_annotations_of_knative_are_read(tmp_path: Path) -> None:
         ({"metric": "rps"}, Knative(200.0, counts_rate=True)),
         ({"metric": "rps", "target": "30"}, Knative(30.0, counts_rate=True)),
         ({"panic-window-percentage": "20", "activation-scale": "3"}, Knative(panic_share=0.2, activation=3)),
+        (
+            {"scaleDownDelay": "5m", "scaleToZeroPodRetentionPeriod": "1m"},
+            Knative(down_delay_s=300.0, retention_s=60.0),
+        ),
         ({"max-scale": "0", "initial-scale": "0"}, Knative(most=math.inf, initial=0)),
         ({"class": "hpa.autoscaling.knative.dev", "metric": "cpu"}, None),
     ],
@@ -227,6 +232,44 @@ def test_annotations_of_a_deployment_are_read(
     (rule,) = read(json.dumps({"kind": "Deployment", "metadata": {"name": "a", "annotations": stated}}), tmp_path)
     assert rule.knative == expected
     assert bool(rule.left_out) == (expected is None)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "left_out"),
+    [
+        ({"class": "keda.autoscaling.knative.dev", "metric": "prometheus"}, "only kpa.autoscaling.knative.dev is"),
+        ({"metric": "latency"}, "kpa.autoscaling.knative.dev has concurrency and rps"),
+        ({"metric-aggregation-algorithm": "weightedExponential"}, "a linear mean is taken"),
+        ({"colour": "red"}, "Knative has no such annotation"),
+    ],
+)
+def test_annotation_that_is_not_evaluated_is_named(annotations: dict[str, str], left_out: str, tmp_path: Path) -> None:
+    stated = {f"autoscaling.knative.dev/{key}": value for key, value in annotations.items()}
+    (rule,) = read(json.dumps({"kind": "Deployment", "metadata": {"name": "a", "annotations": stated}}), tmp_path)
+    (each,) = rule.left_out
+    assert each.reason.startswith(left_out) and each.place.startswith("autoscaling.knative.dev/")
+
+
+def test_field_that_nobody_reads_is_named(tmp_path: Path) -> None:
+    (scaled,) = read(SCALED_OBJECT + "  region: eu\n", tmp_path)
+    assert ("spec.region", "KEDA has no such field") in [(each.place, each.reason) for each in scaled.left_out]
+    (hpa,) = read(AUTOSCALER.replace("minReplicas: 2", "minReplicas: 0") + "  region: eu\n", tmp_path)
+    assert [(each.place, each.reason[:17]) for each in hpa.left_out[2:]] == [
+        ("spec.region", "an HPA has no suc"),
+        ("spec.minReplicas", "needs the feature"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["gauge", "unknown"])
+def test_names_of_the_adapter_of_gke_are_known(kind: str, tmp_path: Path) -> None:
+    stated = f"{{name: 'prometheus.googleapis.com|vllm:num_requests_waiting|{kind}'}}"
+    (rule,) = read(AUTOSCALER.replace("{name: vllm_num_requests_waiting}", stated), tmp_path)
+    first = rule.metrics[0].source
+    assert isinstance(first, Closed) and first.node.columns() == {"waiting"}
+    counter = "{name: 'prometheus.googleapis.com|vllm:request_success_total|counter'}"
+    (rule,) = read(AUTOSCALER.replace("{name: vllm_request_success}", counter), tmp_path)
+    second = rule.metrics[1].source
+    assert isinstance(second, Closed) and second.node.parts[0].window_s == 60.0
 
 
 def test_inference_service_states_its_scale(tmp_path: Path) -> None:
@@ -274,9 +317,18 @@ def test_autoscaler_that_keda_keeps_is_passed_over() -> None:
         ("selectPolicy: Min", "selectPolicy: Least", "selectPolicy: "),
         ("IfHigher", "Higher", "14: error: spec.fallback.behavior: unknown"),
         ("kv * 10.0", "gpu * 10.0", "20: error: spec.advanced.scalingModifiers.formula: 'gpu' is not understood"),
-        ("max([queue, kv * 10.0])", "queue > 1 ? 5 : 0", "it gives 0, which is not a float"),
+        ("max([queue, kv * 10.0])", "queue > 1", "scalingModifiers.formula: False is not a number"),
         ('"2.5"', '"-1"', "20: error: spec.advanced.scalingModifiers.target: not a number above 0"),
         ("  triggers:", "  triggerz:", "spec.triggers: missing"),
+        ("activationTarget", "activationtarget", "scalingModifiers.activationtarget: did you mean activationTarget?"),
+        ("maxReplicaCount", "maxReplicas", "10: error: spec.maxReplicas: did you mean maxReplicaCount? unknown key"),
+        ("name: kv", "name: queue", "spec.triggers[1].name: the name of another trigger, found 'queue'"),
+        (
+            'scale-in: "true"',
+            "scale-in: true",
+            "autoscaling.keda.sh/paused-scale-in: not text, which Kubernetes requires",
+        ),
+        ('paused-scale-in: "true"', 'paused-replicas: "-1"', "autoscaling.keda.sh/paused-replicas: not a count"),
         ("  name: llama\n", '  name: "ll\\e[31mama"\n', "4: error: metadata.name: not a name"),
         ("my-team\n", "My Team\n", "5: error: metadata.namespace: not a name"),
     ],
@@ -297,6 +349,16 @@ def test_error_names_the_place_and_what_is_allowed(old: str, new: str, finding: 
         (AUTOSCALER.replace("500m", "-1"), "spec.metrics[0].pods.target.averageValue: not a quantity of at least 1m"),
         (AUTOSCALER.replace("maxReplicas: 8", "maxReplicas: 1"), "spec.minReplicas: above maxReplicas"),
         (AUTOSCALER.replace("  maxReplicas: 8\n", ""), "spec.maxReplicas: missing"),
+        (
+            AUTOSCALER.replace("type: Value, ", "type: Value, averageValue: 1, "),
+            "value: given together with averageValue",
+        ),
+        (AUTOSCALER + "  behaviour: {}\n", "spec.behaviour: did you mean behavior? unknown key"),
+        (AUTOSCALER + "  behavior: {scaledown: {}}\n", "spec.behavior.scaledown: did you mean scaleDown?"),
+        (KNATIVE.replace("minScale", "min-scal"), "autoscaling.knative.dev/min-scal: did you mean min-scale?"),
+        (KNATIVE.replace('"1"', '"10"'), "minScale: above the largest scale, found '10'; allowed: at most 9"),
+        (KNATIVE.replace('"9"', '"2.5"'), "max-scale: not such a number, found '2.5'; allowed: a whole number"),
+        (KNATIVE.replace("2m", "5s"), "window: too small, found '5s'; allowed: a duration with a unit"),
         (AUTOSCALER.replace("type: Resource", "type: Rezource"), "spec.metrics[4].type: unknown"),
         (KNATIVE.replace('"20"', "20"), "metadata.annotations.autoscaling.knative.dev/target: not such a number"),
         (KNATIVE.replace("2m", "2 minutes"), "autoscaling.knative.dev/window: not a duration"),
@@ -312,7 +374,16 @@ def test_object_of_the_cluster_that_cannot_be_read_is_named() -> None:
     broken = {"kind": "ScaledObject", "metadata": {"namespace": "a", "name": "b"}, "spec": {"triggers": "x"}}
     rules, problems = read_objects([broken, {"kind": "Pod"}])
     assert not rules
-    assert all(problem.startswith("ScaledObject a/b: error: spec") for problem in problems) and len(problems) == 2
+    assert all(problem.text.startswith("ScaledObject a/b: error: spec") for problem in problems) and len(problems) == 2
+
+
+def test_objects_that_are_no_rules_take_the_place_of_none() -> None:
+    plain = {"kind": "Deployment", "metadata": {"namespace": "a", "name": "b"}}
+    scaled = {"kind": "Deployment", "metadata": {**plain["metadata"], "annotations": {f"{PREFIX}target": "20"}}}
+    rules, problems = read_objects([*[plain] * (MAX_RULES + 1), *[scaled] * (MAX_RULES + 1)])
+    assert len(rules) == MAX_RULES
+    (told,) = problems
+    assert told.text == "only 500 scaling rules are read, of each namespace in turn; --namespace reads others"
 
 
 JSON = st.recursive(

@@ -33,6 +33,7 @@ def test_other_folders_are_no_caches(path: str) -> None:
     assert cache_of(path) == ""
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60))
 def test_no_path_leads_out_of_the_caches(text: str) -> None:
     cache = cache_of(f"/mnt/weights/compile/{text}")

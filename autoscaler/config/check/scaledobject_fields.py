@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ DISABLED = "Disabled"  # selectPolicy of a direction that the HPA does not scale
 EXACT_UP = "policies: [{type: Pods, value: <maxReplicaCount>, periodSeconds: 15}]"
 
 # Fields that KEDA and the HPA read. Source: scaledobject_types.go of KEDA 2.21, HPAScalingRules of autoscaling/v2.
-_RULES = ("policies", "selectPolicy", "stabilizationWindowSeconds", "tolerance")
+RULES = ("policies", "selectPolicy", "stabilizationWindowSeconds", "tolerance")
 KEYS: Mapping[Loc, tuple[str, ...]] = MappingProxyType(
     {
         ("spec",): (
@@ -57,10 +58,11 @@ KEYS: Mapping[Loc, tuple[str, ...]] = MappingProxyType(
         ),
         FALLBACK: ("behavior", "failureThreshold", "replicas"),
         ("spec", "advanced"): ("horizontalPodAutoscalerConfig", "restoreToOriginalReplicaCount", "scalingModifiers"),
+        MODIFIERS: ("activationTarget", "formula", "metricType", "target"),
         BEHAVIOR[:-1]: ("behavior", "name"),
         BEHAVIOR: ("scaleDown", "scaleUp"),
-        UP: _RULES,
-        DOWN: _RULES,
+        UP: RULES,
+        DOWN: RULES,
     }
 )
 _INT32 = 2**31 - 1
@@ -163,13 +165,24 @@ def faults(value: object, ours: Sequence[int], book: PolicyBook | None = None) -
         yield TriggerFault(
             (*TRIGGERS, ours[1]), "a second trigger of this scaler", "one, because the HPA takes the larger"
         )
-    for place, known in KEYS.items():
-        for key in mapping(at(value, *place)):
-            if key not in known and get_close_matches(key[:100], known, n=1):
-                yield TriggerFault((*place, key), *unknown("unknown key", known, key), shows=False)
+    yield from misspelled(value, KEYS)
     yield from _target(value)
     yield from _trigger(value, ours[0], book)
     yield from field_faults(value)
+
+
+def misspelled(value: object, keys: Mapping[Loc, tuple[str, ...]]) -> Iterator[TriggerFault]:
+    """Yield the keys that are nearly one of those that are read. keys: those that are read, by place."""
+    for place, known in keys.items():
+        for key in mapping(at(value, *place)):
+            if key not in known and get_close_matches(key[:100], known, n=1):
+                yield TriggerFault((*place, key), *unknown("unknown key", known, key), shows=False)
+
+
+def unread(value: object, keys: Mapping[Loc, tuple[str, ...]]) -> Iterator[Loc]:
+    """Yield the places of all keys that are not read, 20 at most."""
+    found = ((*place, key) for place, known in keys.items() for key in mapping(at(value, *place)) if key not in known)
+    yield from islice(found, 20)
 
 
 def field_faults(value: object) -> Iterator[TriggerFault]:

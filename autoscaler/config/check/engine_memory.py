@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from autoscaler.catalog.devices import device_memory_gb
-from autoscaler.config.fit import GIB, REAL_SHARE, UNKNOWN, UTILIZATION, Load, Range
+from autoscaler.config.model_memory import GIB, REAL_SHARE, UNKNOWN, UTILIZATION, Load, Range
 
 Options = Mapping[str, str]  # stated options of vLLM, by name without hyphens in front
 

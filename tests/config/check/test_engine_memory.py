@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from autoscaler.config.check.fit import (
+from autoscaler.config.check.engine_memory import (
     STATED,
     ModelFiles,
     memory_of,
@@ -13,7 +13,7 @@ from autoscaler.config.check.fit import (
     read_total_size,
     weights_of_files,
 )
-from autoscaler.config.fit import GIB, UNKNOWN, FitVerdict, Load, Range, judge
+from autoscaler.config.model_memory import GIB, UNKNOWN, FitVerdict, Load, Range, judge
 
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],
