@@ -1,7 +1,7 @@
 """Computes recognized queries (`config.rules.query`) on the signals of a simulation, as Prometheus would.
 
 Replicas are told apart where a scrape tells them apart: gauges of the last scrape. Counters and the past are known for
-all replicas together; each then has an equal part. A latency's sum is estimated from its buckets, by their middles.
+all replicas together; each then has an equal part.
 """
 
 from __future__ import annotations
@@ -13,15 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.catalog.query_signals import QuerySignal, SeriesShape
-from autoscaler.config.rules.query import COMPARISONS, SETS, QueryPart
+from autoscaler.config.rules.query import COMPARISONS, SETS, TRENDS, QueryPart
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.core.table.histogram import quantile
 from autoscaler.lab.baselines.past import ScrapedPast
-from autoscaler.lab.baselines.signals import GAPS, TTFT, inflight
+from autoscaler.lab.baselines.signals import BOUNDS, inflight
 from autoscaler.lab.replay.case import Totals
-
-_COUNTERS = ("arrivals", "finished", "first_tokens", "prompt_tokens", "generation_tokens", "itl_sum_s")
-_BUCKETS: Mapping[str, tuple[FloatColumn, str]] = {"ttft": (TTFT, "ttft_buckets"), "itl": (GAPS, "itl_buckets")}
 
 
 @dataclass(frozen=True)
@@ -37,10 +34,9 @@ class _Vector:
 
 def elements(node: QueryPart, past: ScrapedPast) -> FloatColumn:
     """Return the values of the elements of an instant query, float64[n]; none: no result."""
-    found = _value(node, past, 0.0)
-    if found.bounds is not None:
-        return found.data[found.present].ravel()
-    return found.data[found.present]
+    with np.errstate(all="ignore"):  # as Prometheus, which goes on with NaN and Inf
+        found = _value(node, past, 0.0)
+    return found.data[found.present].ravel()
 
 
 def _one(value: float, present: bool = True, is_scalar: bool = False) -> _Vector:
@@ -74,8 +70,8 @@ def _signal(node: QueryPart, signal: QuerySignal, past: ScrapedPast, ago_s: floa
             data = np.ones(count) if signal.column == "up" else getattr(totals, signal.column)
             return _Vector(data * signal.scale, np.ones(count, np.bool_), by_pod=True)
         case SeriesShape.HISTOGRAM:
-            bounds, column = _BUCKETS[signal.column]
-            return _buckets(node, bounds * signal.scale, np.asarray(getattr(totals, column)), count)
+            bounds = BOUNDS[signal.column] * signal.scale
+            return _buckets(node, bounds, totals.latencies[signal.column].counts, count)
         case _:
             return _one(_gauge(signal, totals, past) * signal.scale)
 
@@ -97,16 +93,11 @@ def _gauge(signal: QuerySignal, totals: Totals, past: ScrapedPast) -> float:
 
 
 def _counter(column: str, totals: Totals) -> float:
-    if column in _COUNTERS:
-        return float(getattr(totals, column))
     name, _, what = column.partition("_")
-    bounds, buckets = _BUCKETS[name]
-    counts = np.asarray(getattr(totals, buckets))
-    if what == "count":
-        return float(counts[-1])
-    finite = bounds[:-1]
-    middles = np.append((np.append(0.0, finite[:-1]) + finite) / 2, finite[-1])
-    return float(np.diff(counts, prepend=0.0) @ middles)
+    if name in BOUNDS:
+        latency = totals.latencies[name]
+        return latency.sum_s if what == "sum_s" else float(latency.counts[-1])
+    return float(getattr(totals, column))
 
 
 def _buckets(node: QueryPart, bounds: FloatColumn, counts: FloatColumn, pods: int) -> _Vector:
@@ -131,11 +122,13 @@ def _range(node: QueryPart, past: ScrapedPast, ago_s: float) -> _Vector:
     ages = list(_ages(node, past, ago_s))
     found = [_value(inner, past, age_s - inner.offset_s * (inner.kind == "signal")) for age_s in ages]
     over_pods = {"max_over_time": np.max, "min_over_time": np.min}.get(node.name, np.mean)
-    values = np.array([float(over_pods(each.data[each.present])) for each in found if each.present.any()])
+    there = [(age_s, each.data[each.present]) for age_s, each in zip(ages, found, strict=True) if each.present.any()]
+    values = np.array([float(over_pods(data)) for _, data in there])
     rows = max(len(found[0].present), 1) if found[0].by_pod else 1
-    if not len(values):
+    if len(values) < (2 if node.name in TRENDS else 1):
         return _Vector(np.zeros(rows), np.zeros(rows, np.bool_), by_pod=found[0].by_pod)
-    result = _over_time(node, values)
+    with np.errstate(all="ignore"):
+        result = _over_time(node, values, np.array([ago_s - age_s for age_s, _ in there]))
     return _Vector(np.full(rows, result), np.ones(rows, np.bool_), by_pod=found[0].by_pod)
 
 
@@ -155,7 +148,8 @@ def _ages(node: QueryPart, past: ScrapedPast, ago_s: float) -> Iterator[float]:
         yield age_s
 
 
-def _over_time(node: QueryPart, values: FloatColumn) -> float:
+def _over_time(node: QueryPart, values: FloatColumn, at_s: FloatColumn) -> float:
+    """Return a function over values, float64[N], youngest first. at_s: float64[N], their times; 0 is the evaluation."""
     match node.name:
         case "max_over_time":
             return float(values.max())
@@ -169,8 +163,19 @@ def _over_time(node: QueryPart, values: FloatColumn) -> float:
             return float(values[0])
         case "stddev_over_time":
             return float(values.std())
+        case "stdvar_over_time":
+            return float(values.var())
+        case "present_over_time":
+            return 1.0
+        case "delta":
+            return float(values[0] - values[-1]) * node.window_s / float(at_s[0] - at_s[-1])
+        case "idelta":
+            return float(values[0] - values[1])
+        case "deriv" | "predict_linear":
+            slope, now = np.polyfit(at_s, values, 1).tolist()
+            return float(slope if node.name == "deriv" else now + slope * node.number)
         case "quantile_over_time":
-            return _quantile(node.number, values)
+            return float(_quantile(node.number, values))
     return float(values.mean())
 
 
@@ -186,9 +191,8 @@ def _rate(node: QueryPart, past: ScrapedPast, ago_s: float) -> _Vector:
     count = len(now.running)
     factor = (node.window_s if node.name == "increase" else 1.0) / passed_s if passed_s > 0 else 0.0
     if signal.shape is SeriesShape.HISTOGRAM:
-        bounds, column = _BUCKETS[signal.column]
-        grown = (np.asarray(getattr(now, column)) - np.asarray(getattr(before, column))) * factor
-        return _buckets(inner, bounds * signal.scale, grown, count)
+        grown = (now.latencies[signal.column].counts - before.latencies[signal.column].counts) * factor
+        return _buckets(inner, BOUNDS[signal.column] * signal.scale, grown, count)
     grown_by = (_counter(signal.column, now) - _counter(signal.column, before)) * factor * signal.scale
     if signal.shape is SeriesShape.COUNTER:
         return _one(grown_by)
@@ -229,17 +233,18 @@ def _aggregate(node: QueryPart, inner: _Vector) -> _Vector:
 
 def _sum_up(node: QueryPart, data: FloatColumn) -> FloatColumn:
     if node.name == "quantile":
-        return np.asarray(np.apply_along_axis(lambda row: _quantile(node.number, row), 0, data))
+        return _quantile(node.number, data)
     return _SUMS[node.name](data)
 
 
-def _quantile(q: float, values: FloatColumn) -> float:
+def _quantile(q: float, values: FloatColumn) -> FloatColumn:
+    """Return the quantile over the first axis."""
     if math.isnan(q) or not 0 <= q <= 1:
-        return math.nan if math.isnan(q) else math.copysign(math.inf, q)
-    return float(np.quantile(values, q))
+        return np.full(values.shape[1:], math.nan if math.isnan(q) else math.copysign(math.inf, q))
+    return np.asarray(np.quantile(values, q, axis=0))
 
 
-_MATH: Mapping[str, Callable[[FloatColumn], FloatColumn]] = {
+FUNCTIONS: Mapping[str, Callable[..., FloatColumn]] = {
     "abs": np.abs,
     "ceil": np.ceil,
     "floor": np.floor,
@@ -249,7 +254,12 @@ _MATH: Mapping[str, Callable[[FloatColumn], FloatColumn]] = {
     "log2": np.log2,
     "log10": np.log10,
     "sgn": np.sign,
+    "clamp": np.clip,
+    "clamp_min": np.maximum,
+    "clamp_max": np.minimum,
+    "round": lambda data, to=1.0: np.floor(data / to + 0.5) * to,
 }
+"""Functions of each value and of the numbers that are given."""
 
 
 def _call(node: QueryPart, given: list[_Vector]) -> _Vector:
@@ -258,40 +268,35 @@ def _call(node: QueryPart, given: list[_Vector]) -> _Vector:
         case "histogram_quantile":
             return _histogram_quantile(node.number, inner)
         case "scalar":
-            single = len(inner.present) == 1 and bool(inner.present[0])
-            return _one(float(inner.data[0]) if single else math.nan, is_scalar=True)
+            values = inner.data[inner.present]
+            return _one(float(values.item()) if values.size == 1 else math.nan, is_scalar=True)
         case "vector":
             return _one(float(inner.data[0]))
         case "absent":
             return _one(1.0, not inner.present.any())
-        case "clamp":
-            data = np.clip(inner.data, others[0], others[1])
-        case "clamp_min":
-            data = np.maximum(inner.data, others[0])
-        case "clamp_max":
-            data = np.minimum(inner.data, others[0])
-        case "round":
-            to = others[0] if others else 1.0
-            data = np.floor(inner.data / to + 0.5) * to
         case _:
-            with np.errstate(all="ignore"):
-                data = _MATH[node.name](inner.data)
+            data = FUNCTIONS[node.name](inner.data, *others)
     return _Vector(data, inner.present, inner.by_pod, inner.bounds)
 
 
 def _histogram_quantile(q: float, inner: _Vector) -> _Vector:
     if inner.bounds is None:  # without buckets there is no quantile
         return _Vector(np.zeros(len(inner.present)), np.zeros(len(inner.present), np.bool_), inner.by_pod)
-    data = np.array([float(quantile(q, inner.bounds, row)) for row in inner.data])
+    if q == 0:  # the begin of the first bucket, if anything lies in it
+        data = np.where(inner.data[:, 0] > 0, 0.0, math.nan)
+    elif 0 < q <= 1:
+        data = np.array([float(quantile(q, inner.bounds, row)) for row in inner.data])
+    else:
+        data = np.full(len(inner.data), math.nan if math.isnan(q) else math.copysign(math.inf, q))
     return _Vector(data, inner.present, inner.by_pod)
 
 
 def _set(name: str, left: _Vector, right: _Vector) -> _Vector:
     if name == "or":
-        if left.by_pod == right.by_pod and len(left.present) == len(right.present):
+        if left.by_pod == right.by_pod and left.data.shape == right.data.shape and left.data.ndim == 1:
             data = np.where(left.present, left.data, right.data)
             return _Vector(data, left.present | right.present, left.by_pod)
-        chosen = [each.data[each.present] for each in (left, right)]
+        chosen = [each.data[each.present].ravel() for each in (left, right)]
         data = np.concatenate(chosen)
         return _Vector(data, np.ones(len(data), np.bool_), by_pod=True)
     same = len(left.present) == len(right.present)
@@ -299,7 +304,7 @@ def _set(name: str, left: _Vector, right: _Vector) -> _Vector:
     return _Vector(left.data, left.present & (there if name == "and" else ~there), left.by_pod, left.bounds)
 
 
-_OPERATORS: Mapping[str, Callable[[FloatColumn, FloatColumn], FloatColumn]] = {
+OPERATORS: Mapping[str, Callable[[FloatColumn, FloatColumn], FloatColumn]] = {
     "+": np.add,
     "-": np.subtract,
     "*": np.multiply,
@@ -322,15 +327,16 @@ def _operate(node: QueryPart, left: _Vector, right: _Vector) -> _Vector:
     scalars = left.is_scalar or right.is_scalar
     if not (scalars or node.many or left.by_pod == right.by_pod) or not _fit(left, right):
         return _Vector(np.zeros(len(wide.present)), np.zeros(len(wide.present), np.bool_), wide.by_pod)
-    first, second = left.data, right.data
+    first, second, bounds = left.data, right.data, left.bounds if right.bounds is None else right.bounds
+    if left.bounds is not None and right.bounds is not None:  # buckets match those of the same `le`
+        bounds, *places = np.intersect1d(left.bounds, right.bounds, return_indices=True)
+        first, second = first[:, places[0]], second[:, places[1]]
     if first.ndim < second.ndim:
         first = first[:, np.newaxis]
     elif second.ndim < first.ndim:
         second = second[:, np.newaxis]
-    with np.errstate(all="ignore"):
-        data = np.asarray(_OPERATORS[node.name](first, second), np.float64)
+    data = np.asarray(OPERATORS[node.name](first, second), np.float64)
     present = left.present & right.present
-    bounds = left.bounds if left.bounds is not None else right.bounds
     if node.name not in COMPARISONS or node.is_bool:
         return _Vector(data, present, wide.by_pod, bounds, left.is_scalar and right.is_scalar)
     kept = np.broadcast_to(second if left.is_scalar else first, data.shape)

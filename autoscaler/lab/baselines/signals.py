@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
+from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import quantile
 from autoscaler.lab.baselines.past import ScrapedPast
 from autoscaler.lab.replay.case import Totals
-from autoscaler.sim.engine.metrics import TOKEN_GAP_BOUNDS_S, TTFT_BOUNDS_S
+from autoscaler.sim.engine.metrics import REQUEST_BOUNDS_S, TOKEN_GAP_BOUNDS_S, TTFT_BOUNDS_S
 
 TTFT = np.array([*TTFT_BOUNDS_S, np.inf])
 GAPS = np.array([*TOKEN_GAP_BOUNDS_S, np.inf])
-Counter = Literal["arrivals", "finished", "first_tokens", "prompt_tokens", "generation_tokens", "itl_sum_s"]
+REQUEST = np.array([*REQUEST_BOUNDS_S, np.inf])
+BOUNDS: Mapping[str, FloatColumn] = MappingProxyType(
+    {
+        "ttft": TTFT,
+        "itl": GAPS,
+        "tpot": GAPS,
+        **dict.fromkeys(("e2e", "queue", "inference", "prefill", "decode"), REQUEST),
+    }
+)
+"""Bounds of the buckets of each latency of `Totals`."""
+
+Counter = Literal["arrivals", "finished", "first_tokens", "prompt_tokens", "generation_tokens"]
 
 
 def waiting(totals: Totals) -> float:
@@ -36,12 +50,17 @@ def rate(view: ScrapedPast, counter: Counter, window_s: float) -> float:
 
 def ttft_quantile_s(view: ScrapedPast, q: float, window_s: float) -> float:
     """Return a quantile of TTFT in the window, in seconds; NaN without requests."""
-    return float(quantile(q, TTFT, view.totals.ttft_buckets - view.totals_ago(window_s).ttft_buckets))
+    return _quantile_s(view, "ttft", q, window_s)
 
 
 def itl_quantile_s(view: ScrapedPast, q: float, window_s: float) -> float:
     """Return a quantile of the gaps between tokens in the window, in seconds; NaN without gaps."""
-    return float(quantile(q, GAPS, view.totals.itl_buckets - view.totals_ago(window_s).itl_buckets))
+    return _quantile_s(view, "itl", q, window_s)
+
+
+def _quantile_s(view: ScrapedPast, latency: str, q: float, window_s: float) -> float:
+    before, now = (totals.latencies[latency].counts for totals in (view.totals_ago(window_s), view.totals))
+    return float(quantile(q, BOUNDS[latency], now - before))
 
 
 class MovingMean:

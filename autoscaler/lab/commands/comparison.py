@@ -20,10 +20,10 @@ from autoscaler.lab.commands.options import ExperimentOptions
 from autoscaler.lab.compare.compare import compare
 from autoscaler.lab.compare.experiment import Experiment, goal_from_policy, with_start_replicas
 from autoscaler.lab.compare.result import Comparison
+from autoscaler.lab.replay.call_progress import Progress
 from autoscaler.lab.replay.case import Case, Trace
 from autoscaler.lab.replay.engine.gpu_pool import NODE_GPUS, GpuPool
 from autoscaler.lab.replay.inputs import transform
-from autoscaler.lab.replay.progress import Progress
 from autoscaler.lab.report import output_files
 from autoscaler.lab.report.document import to_json
 from autoscaler.lab.report.format import count, seconds

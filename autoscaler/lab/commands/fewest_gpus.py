@@ -21,10 +21,10 @@ from autoscaler.lab.commands.comparison import TABLE_COLUMNS, find_gpu_price, ma
 from autoscaler.lab.commands.options import ExperimentOptions
 from autoscaler.lab.compare.experiment import MIN_RISE, check_cases, with_start_replicas
 from autoscaler.lab.compare.run_result import RunResult, run_case
+from autoscaler.lab.replay.call_progress import Progress
 from autoscaler.lab.replay.case import Case, Trace
 from autoscaler.lab.replay.check import UnreachableGoal
 from autoscaler.lab.replay.policy_scaler import PolicyScaler
-from autoscaler.lab.replay.progress import Progress
 from autoscaler.lab.report import output_files
 from autoscaler.lab.report.format import UNKNOWN, amount, printable, share
 from autoscaler.sim.engine import profile_file
@@ -86,7 +86,8 @@ def _measure(
     runs = [run for _, run in constants]
     meets, policy_meets = _met(cases, runs), _met(cases, scaled)
     counts = sum(count for count, _ in constants) * spec.gpus
-    hours = sum(case.trace.duration_s for case in cases) / len(cases) / 3600
+    ends_s = (run.timeline[:, 0].max(initial=case.trace.duration_s) for case, run in zip(cases, scaled, strict=True))
+    hours = float(max(ends_s)) / 3600  # the last answers may end after the trace
     peak = sum(float(run.timeline[:, 1].max(initial=0.0)) for run in scaled) * spec.gpus
     usd = find_gpu_price(options, spec).usd
     why = "" if meets else "no constant count that was tried meets the objective"

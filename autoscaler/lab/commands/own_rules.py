@@ -1,15 +1,15 @@
-"""The scaling rules of a workload that `replay` runs beside ours: from files and from the cluster."""
+"""The scaling rules of a workload that `replay` and `simulate` run in addition: from files and from the cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from autoscaler.adapters.kubernetes.api.scaling_rules import Objects, read_cluster
+from autoscaler.adapters.kubernetes.api.scaling_rules import read_cluster
 from autoscaler.adapters.prometheus.range.resample import WorkloadHistory
 from autoscaler.adapters.prometheus.range.scaling_queries import ScalingQueries
 from autoscaler.config.rules.read import NONE, read_objects
 from autoscaler.config.rules.rule import Rule
-from autoscaler.config.settings import PrometheusSettings
+from autoscaler.config.settings import KubeSettings, PrometheusSettings
 from autoscaler.lab.baselines.own_rule import OpenSeries, RuleSetting
 from autoscaler.lab.commands.options import ExperimentOptions, read_rules
 
@@ -33,6 +33,18 @@ def rules_in_files(
     return ours
 
 
+async def rules_in_cluster(
+    kube: KubeSettings, workload: Workload, given: Sequence[Rule], recorded: Mapping[str, str] = NONE
+) -> tuple[list[Rule], list[str]]:
+    """Return the rules for a workload in the cluster but those given before, and problems. Raises ApiError."""
+    listed, problems = await read_cluster(kube, workload[:1])
+    found, faults = read_objects(listed, recorded)
+    ours = [rule for rule in found if rule.is_for(*workload)]
+    missing = () if ours else (f"the cluster has no scaling rule for {'/'.join(workload)}",)
+    titles = {rule.title for rule in given}
+    return [rule for rule in ours if rule.title not in titles], [*problems, *(fault.text for fault in faults), *missing]
+
+
 async def read_own_rules(
     options: ExperimentOptions, settings: PrometheusSettings | None, workload: Workload, past: WorkloadHistory
 ) -> tuple[list[RuleSetting], tuple[str, ...]]:
@@ -40,13 +52,9 @@ async def read_own_rules(
 
     settings: of the Prometheus that has the past; None: there is none to ask. Raises as `rules_in_files`, Unavailable.
     """
-    listed: Objects = ()
-    problems: list[str] = []
-    if options.kube is not None:
-        listed, refused = await read_cluster(options.kube, workload[:1])
-        problems += refused
-    elif not rules_in_files(options, workload):
+    if options.kube is None and not rules_in_files(options, workload):
         return [], ()
+    problems: list[str] = []
     recorded: Mapping[str, str] = NONE
     queries = None if settings is None else ScalingQueries(settings)
     if queries is not None:
@@ -54,11 +62,9 @@ async def read_own_rules(
         problems += [problem] * bool(problem)
     rules = list(rules_in_files(options, workload, recorded))
     if options.kube is not None:
-        found, faults = read_objects(listed, recorded)
-        titles = {rule.title for rule in rules}
-        ours = [rule for rule in found if rule.is_for(*workload) and rule.title not in titles]
-        problems += faults if ours else [*faults, f"the cluster has no scaling rule for {'/'.join(workload)}"]
-        rules += ours
+        found, told = await rules_in_cluster(options.kube, workload, rules, recorded)
+        rules += found
+        problems += told
     asked = list(dict.fromkeys(query for rule in rules for query in rule.queries))
     series: dict[str, OpenSeries] = {}
     if queries is not None and asked:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from autoscaler.adapters.prometheus.range.history import PrometheusHistory
 from autoscaler.adapters.prometheus.range.resample import WorkloadHistory
+from autoscaler.adapters.prometheus.range.workload_history import PrometheusHistory
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.values import show_duration
 from autoscaler.lab.baselines.own_rule import RuleSetting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,36 +24,42 @@ from autoscaler.lab.commands.comparison import (
 )
 from autoscaler.lab.commands.fewest_gpus import find_fewest_gpus, show
 from autoscaler.lab.commands.options import ExperimentOptions, check_outputs, load_policy, read_rules, select_baselines
+from autoscaler.lab.commands.own_rules import Workload, rules_in_cluster
 from autoscaler.lab.compare.experiment import Experiment, check_cases
-from autoscaler.lab.replay.case import Trace
+from autoscaler.lab.replay.call_progress import Progress, part_progress
+from autoscaler.lab.replay.case import TRACE_START_S, Trace
 from autoscaler.lab.replay.inputs import client_table, trace_file, transform
-from autoscaler.lab.replay.progress import Progress, part_progress
 from autoscaler.lab.report.progress_bar import ProgressBar
 from autoscaler.sim.engine import profile_file
 from autoscaler.sim.engine.profiles import ReplicaSpec
 
-# A trace has no date, and cron triggers need one.
-TRACE_START_S = datetime(2024, 1, 1, tzinfo=UTC).timestamp()
-TRACE_START = "for its cron trigger, the trace begins on a Monday, 2024-01-01, at midnight UTC"
+TRACE_START = f"the trace begins on a Monday, {datetime.fromtimestamp(TRACE_START_S, UTC):%Y-%m-%d}, at midnight UTC"
 
 
-def simulate(options: ExperimentOptions, files: Sequence[Path], scale: float, interval: tuple[float, float]) -> int:
+def simulate(
+    options: ExperimentOptions,
+    files: Sequence[Path],
+    scale: float,
+    interval: tuple[float, float],
+    workload: Workload | None = None,
+) -> int:
     """Compare policies on trace files, within `interval` in seconds; (0, infinity) is the whole trace.
 
-    Raises ValueError for unusable input, before any run.
+    workload: whose scaling rules are read from the cluster of the options; None: of none.
+    Raises ValueError for unusable input, before any run, and ApiError.
     """
     check_outputs(options, *files)
     against = select_baselines(options.against)
-    rules = [RuleSetting(rule, TRACE_START_S) for rule in read_rules(options.against)]
-    for rule in rules:
-        rule.check()
+    rules, problems = _read_rules(options, workload)
     name, replica_spec = profile_file.find(options.profile)
     policy = load_policy(options.policies)
     if replica_spec.gpus > options.gpus:
         raise ValueError(
             f"--gpus is {options.gpus:g}; allowed: at least the {replica_spec.gpus:g} that one replica of {name} takes"
         )
-    told = [f"{rule.rule.title}: {TRACE_START}" for rule in rules if rule.rule.has_cron]
+    clocks = [f"{rule.rule.title}: for its cron trigger" for rule in rules if rule.rule.has_cron]
+    clocks += [f"policy {policy.name}: for its pre-warm windows"] * bool(policy.spec.prewarm)
+    told = [*problems, *(f"{each}, {TRACE_START}" for each in clocks)]
     console = Console(stderr=True)
     with ProgressBar("reading traces", console) as progress:
         read = [
@@ -80,6 +87,21 @@ def simulate(options: ExperimentOptions, files: Sequence[Path], scale: float, in
             write_results(options, [comparisons.pop()])
     write_results(options, comparisons)
     return 0
+
+
+def _read_rules(options: ExperimentOptions, workload: Workload | None) -> tuple[list[RuleSetting], list[str]]:
+    """Return the rules of files and of a workload in the cluster, and problems. Raises ValueError, ApiError."""
+    rules = list(read_rules(options.against))
+    problems: list[str] = []
+    if options.kube is not None and workload is not None:
+        found, problems = asyncio.run(rules_in_cluster(options.kube, workload, rules))
+        rules += found
+        if not rules:
+            raise ValueError(f"--cluster: {'; '.join(problems)}")
+    settings = [RuleSetting(rule, TRACE_START_S) for rule in rules]
+    for setting in settings:
+        setting.check()
+    return settings, problems
 
 
 def fewest_gpus(options: ExperimentOptions, files: Sequence[Path], scale: float, interval: tuple[float, float]) -> int:

@@ -20,10 +20,10 @@ from autoscaler.lab.compare.experiment import Experiment, check_cases, split_lea
 from autoscaler.lab.compare.result import OFFLINE_PLAN, OURS, Comparison, LearningResult, Params, Point, PolicyRun
 from autoscaler.lab.compare.run_result import RunResult, run_case, run_cases_together, sum_results
 from autoscaler.lab.compare.tune import search_best_settings
+from autoscaler.lab.replay.call_progress import Progress, no_progress
 from autoscaler.lab.replay.case import Case, FleetScaler, Scaler
 from autoscaler.lab.replay.parallel.search import SCRAPE_COST, Call, Search, run_cost, run_searches
 from autoscaler.lab.replay.policy_scaler import PolicyFleetScaler, PolicyScaler
-from autoscaler.lab.replay.progress import Progress, no_progress
 from autoscaler.lab.replay.score import Score
 
 OURS_ATTAINMENTS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)  # attainment goals on the frontier of the shipped policy
@@ -81,7 +81,7 @@ def compare(
 ) -> Comparison:
     """Run the policy and the baselines named in `against` over every workload of `experiment`, and sum up the results.
 
-    against: keys of `BASELINES`. rules: run beside them as they are. tuned: also run each baseline at its best setting
+    against: keys of `BASELINES`. rules: run in addition, as they are. tuned: also run each baseline at its best setting
     in hindsight, and compute the frontier of every policy. offline_plan: also search a schedule with the whole trace
     known. attainments: goals of `ours` on its frontier.
 

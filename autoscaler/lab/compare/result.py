@@ -16,6 +16,12 @@ from autoscaler.lab.replay.score import Score
 
 OURS = "ours"
 OFFLINE_PLAN = "offline-plan"  # a schedule made with the whole trace known
+MOST_TTFT_RATIO = 3.0
+"""Between the median times to first token that were measured and simulated: beyond it, the profile is of others."""
+
+MOST_ATTAINMENT_ERROR = 0.05
+"""Between the attainments that were measured and simulated, likewise."""
+
 ACTUAL = "actual"  # the actual history, from metrics
 RECORDED = "recorded"  # a simulation with the actual replica counts
 Params = Mapping[str, float | int | str]
@@ -109,6 +115,18 @@ class Comparison:
     def baselines(self) -> tuple[PolicyRun, ...]:
         """Return the runs of baselines."""
         return tuple(run for run in self.runs if run.name not in (OURS, ACTUAL, RECORDED))
+
+    def contradiction(self) -> tuple[PolicyRun, PolicyRun] | None:
+        """Return the history and its simulation with the same counts, if these are too different for a verdict."""
+        by_name = {run.name: run for run in self.runs}
+        actual, recorded = by_name.get(ACTUAL), by_name.get(RECORDED)
+        if actual is None or recorded is None:
+            return None
+        quicker, slower = sorted((actual.score.ttft_p50_s, recorded.score.ttft_p50_s))
+        # False where one of them is unknown.
+        differs = slower > MOST_TTFT_RATIO * quicker
+        differs |= abs(actual.score.attainment - recorded.score.attainment) > MOST_ATTAINMENT_ERROR
+        return (actual, recorded) if differs else None
 
     def best_baseline(self) -> PolicyRun | None:
         """Return the baseline with the fewest GPU-hours among those that met the goal, or None."""

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.core.table.columns import FloatColumn
+from autoscaler.lab.replay.call_progress import Progress, no_progress
 from autoscaler.lab.replay.case import Case, FleetScaler, RunOutcome, Scaler
 from autoscaler.lab.replay.engine.gpu_pool import GpuPool
-from autoscaler.lab.replay.progress import Progress, no_progress
 from autoscaler.lab.replay.run import run, run_fleet
 from autoscaler.lab.replay.score import Score, compute_score, downsample
 

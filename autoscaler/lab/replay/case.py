@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.sim.engine.profiles import Profile
+
+TRACE_START_S = datetime(2024, 1, 1, tzinfo=UTC).timestamp()
+"""A Monday. A trace from a file has no date, and pre-warm windows and cron triggers need one."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Trace:
     prompt_tokens: IntColumn  # int64[N], at least 1
     output_tokens: IntColumn  # int64[N], at least 1
     duration_s: float  # all arrivals lie within
+    start_s: float = TRACE_START_S  # Unix time at which it begins
 
     def select(self, kept: BoolColumn) -> Trace:
         """Return the trace with the requests of `kept`, bool[N], only."""
@@ -77,7 +82,7 @@ class Case:
     drain_s: float = 30.0  # longest time that a terminating replica takes to finish its requests; it still costs
     removal: str = "youngest"  # which replicas leave first; or "replica-set", in every detail of its order
     router: str = "least-requests"  # or "round-robin"
-    # share of the requests of one replica beside those of other variants; 1: the router knows no difference
+    # share of the requests of one replica compared with those of other variants; 1: the router knows no difference
     router_weight: float = 1.0
     service: str = ""  # service of which it is a variant: such cases serve one trace together; "": it is none
     seed: int = 1
@@ -85,6 +90,16 @@ class Case:
     # mean time between crashes of a serving replica; its requests are lost and it restarts
     crash_every_s: float = math.inf
     counted_from_s: float = 0.0  # scores count requests and costs from here on; before, scalers may learn
+
+
+REMEMBERED_S = 6 * 3600.0  # largest age that `View.totals_ago` returns
+
+
+class ObservedLatency(NamedTuple):
+    """The histogram of one latency, over all replicas."""
+
+    counts: FloatColumn  # float64[B], cumulative counts at vLLM's bounds, +Inf last
+    sum_s: float
 
 
 @dataclass(frozen=True)
@@ -101,9 +116,8 @@ class Totals:
     first_tokens: float
     prompt_tokens: float  # of computed prompts
     generation_tokens: float
-    ttft_buckets: FloatColumn  # float64[B], cumulative counts at vLLM's bounds, +Inf last
-    itl_sum_s: float
-    itl_buckets: FloatColumn  # float64[B]
+    # TTFT ("ttft"), gaps between tokens ("itl"), and of finished requests those of `engine.latencies`
+    latencies: Mapping[str, ObservedLatency]
 
 
 @dataclass(frozen=True)

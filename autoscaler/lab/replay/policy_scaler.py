@@ -26,9 +26,6 @@ from autoscaler.core.tick import tick
 from autoscaler.lab.replay.case import Case, ReplicaRows, View
 from autoscaler.lab.replay.weight_wishes import WeightWishes
 
-WALL_S = 1_800_000_000.0
-"""Unix time of the start of a trace, for the schedules of a policy."""
-
 _READINGS = {each.name for each in fields(ReplicaRows)} & {each.name for each in fields(PodSamples)}
 _STATUS = {each.name for each in fields(ReplicaRows)} - _READINGS
 _UNREAD = {each.name for each in fields(PodSamples)} - _READINGS - {"asleep"}
@@ -64,6 +61,7 @@ class PolicyFleetScaler:
         # All scalers of a case have the same ceiling: it is a matter of budget, not of the decision.
         ceiling = np.array([float(case.max_replicas) for case in cases])
         floor = np.fmin(rules.spec.min_replicas, ceiling)
+        self._start_s = cases[0].trace.start_s
         self._rules = replace(rules, spec=replace(rules.spec, min_replicas=floor, max_replicas=ceiling))
         self._gpus_per_replica = np.array([case.gpus_per_replica for case in cases])
         self._slots = np.array([case.profile.stated_slots for case in cases])
@@ -104,7 +102,7 @@ class PolicyFleetScaler:
             now_s=now_s,
             fleet=self._with_nodes(fleet, views, shown) if self._knows_nodes else fleet,
             spec=self._rules.spec,
-            schedule=self._rules.windows.at(WALL_S + now_s, now_s),
+            schedule=self._rules.windows.at(self._start_s + now_s, now_s),
             samples=Samples(shown.samples, front),
             variants=self._variants,
             requests_nodes=self._requests_nodes if self._requests_nodes.any() else None,
@@ -118,7 +116,7 @@ class PolicyFleetScaler:
             for view, places in zip(views, np.ceil(self.decision.chain.places).tolist(), strict=True):
                 view.request_nodes(int(places))
         if self._wishes is not None:
-            self._wishes.update(self.tick_input, self.decision, views, WALL_S + now_s)
+            self._wishes.update(self.tick_input, self.decision, views, self._start_s + now_s)
         return self._counts
 
     def _with_nodes(self, fleet: Fleet, views: Sequence[View], shown: _Observed) -> Fleet:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from autoscaler.lab.replay.call_progress import Progress, no_progress
 from autoscaler.lab.replay.case import Case, FleetScaler, RunOutcome, Scaler, View
 from autoscaler.lab.replay.check import check_case, check_variants
 from autoscaler.lab.replay.engine.front import Front
 from autoscaler.lab.replay.engine.gpu_pool import GpuPool
 from autoscaler.lab.replay.engine.replicas import SimulatedReplicas
-from autoscaler.lab.replay.progress import Progress, no_progress
 from autoscaler.lab.replay.view import RunView
 
 LATEST_END_S = 3600.0  # after the trace; requests unanswered by then count as never answered

@@ -11,11 +11,10 @@ import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn, find_ids, or_zero
 from autoscaler.core.table.histogram import bound_above, count_up_to, find_limit, increase, quantile
-from autoscaler.lab.replay.case import FreePlaces, NodeState, ReplicaRows, Totals
+from autoscaler.lab.replay.case import REMEMBERED_S, FreePlaces, NodeState, ReplicaRows, Totals
 from autoscaler.lab.replay.engine.replicas import Scrape, SimulatedReplicas
-from autoscaler.lab.replay.engine.state import GAP_BOUNDS, HISTOGRAM_SLICES, PREFILL_BOUNDS, TTFT_BOUNDS
+from autoscaler.lab.replay.engine.state import GAP_BOUNDS, HISTOGRAM_SLICES, REQUEST_BOUNDS, TTFT_BOUNDS
 
-REMEMBERED_S = 6 * 3600.0  # largest age that `totals_ago` returns
 LATENCY_WINDOW_S = 60.0  # window of the quantiles in PodRows
 LATENCY_QUANTILE = 0.95
 
@@ -36,7 +35,7 @@ class RunView:
         goal = replicas.case.goal
         self._ttft_goal = find_limit(goal.ttft_s, TTFT_BOUNDS)
         self._itl_goal = find_limit(goal.itl_s, GAP_BOUNDS)
-        self._prefill_goal = find_limit(bound_above(goal.ttft_s, PREFILL_BOUNDS), PREFILL_BOUNDS)
+        self._prefill_goal = find_limit(bound_above(goal.ttft_s, REQUEST_BOUNDS), REQUEST_BOUNDS)
 
     @property
     def ready(self) -> int:
@@ -119,7 +118,7 @@ class RunView:
         """Return the last scraped metrics of each replica, by column of PodRows."""
         ids, scrape = self._status["id"], self._scrapes[-1]
         running, waiting, kv_usage = scrape.gauges
-        prompt_tokens, generation_tokens, finished, first_tokens, preemptions, gap_s = scrape.counters
+        prompt_tokens, generation_tokens, finished, first_tokens, preemptions, gap_s, _ = scrape.counters
         counts = scrape.counts.astype(np.float64)
         ttft, gaps, mean_gaps, prefills = (counts[:, part].cumsum(axis=1) for part in HISTOGRAM_SLICES)
         ttft_s, itl_s = self._latencies(counts)
@@ -138,7 +137,7 @@ class RunView:
             "itl_judged": mean_gaps[:, -1],
             "itl_met": count_up_to(self._itl_goal, GAP_BOUNDS, mean_gaps),
             "prefill_judged": prefills[:, -1],
-            "prefill_met": count_up_to(self._prefill_goal, PREFILL_BOUNDS, prefills),
+            "prefill_met": count_up_to(self._prefill_goal, REQUEST_BOUNDS, prefills),
             "preemptions": preemptions,
             "ttft_s": ttft_s,
             "itl_s": itl_s,

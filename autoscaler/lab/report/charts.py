@@ -137,10 +137,10 @@ def timeline(comparison: Comparison, run: PolicyRun, most_replicas: float) -> st
     held = Scale(0.0, max(float(load.max()), 1.0), height - axis, height - axis - low)
 
     parts = draw_axis(x, replicas, "replicas")
-    ready = step_path(at, [replicas(min(value, replicas.high)) for value in rows[:, 2].tolist()])
+    ready = [replicas(min(value, replicas.high)) for value in rows[:, 2].tolist()]
     wanted = step_path(at, [replicas(min(value, replicas.high)) for value in rows[:, 1].tolist()])
-    parts.append(element("path", class_="area ready", d=area(ready, at, replicas(0.0))))
-    parts.append(element("path", class_="line ready", d=ready))
+    parts.append(element("path", class_="area ready", d=step_path(at, ready, replicas(0.0))))
+    parts.append(element("path", class_="line ready", d=step_path(at, ready)))
     parts.append(element("path", class_="line desired", d=wanted))
     parts += draw_axis(x, held, "requests")
     running = line_path(at, [held(value) for value in rows[:, 3].tolist()])

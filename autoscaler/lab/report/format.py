@@ -41,6 +41,13 @@ def seconds(value: float) -> str:
     return f"{value / 60:,.0f} min" if value < 7200 else f"{value / 3600:,.1f} h"
 
 
+def duration(minutes: float) -> str:
+    """Format minutes: `12 min`, `3.4 h`."""
+    if math.isnan(minutes):
+        return UNKNOWN
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:,.1f} h"
+
+
 def amount(value: float) -> str:
     """Format a quantity with three digits, without exponent."""
     if not math.isfinite(value):
@@ -210,6 +217,14 @@ def verdict(comparison: Comparison) -> str:
     ours = next((run for run in comparison.runs if run.name == OURS), None)
     if ours is None:
         return ""
+    if contradiction := comparison.contradiction():
+        measured, simulated = (
+            f"{seconds(run.score.ttft_p50_s)} and {share(run.score.attainment)}" for run in contradiction
+        )
+        return (
+            f"No verdict: this profile does not describe your replicas. Median time to first token and attainment were "
+            f"{measured}; simulated with the same counts they are {simulated}. Run `vllm-autoscaler simulate fit`."
+        )
     said = f"ours: {share(ours.score.attainment)} at {amount(ours.score.gpu_hours)} GPU-hours"
     said += "" if comparison.meets_goal(ours) else f", which misses the goal of {share(comparison.goal.attainment)}"
     plan = comparison.offline_plan
@@ -231,7 +246,7 @@ def verdict(comparison: Comparison) -> str:
 def learned_verdict(comparison: Comparison) -> str:
     """Describe the baseline that the learning part suggests, in one sentence; "" if none was tuned on it."""
     best = comparison.best_learned_baseline()
-    if best is None or best.before is None:
+    if best is None or best.before is None or comparison.contradiction():
         return ""
     chosen = f"{best.name} ({setting(best)})" if best.params else best.name
     missed = "" if comparison.meets_goal(best) else f", which misses the goal of {share(comparison.goal.attainment)}"

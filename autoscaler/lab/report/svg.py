@@ -73,16 +73,22 @@ def moment(time_s: float, step_s: float) -> str:
     return f"{time_s:g} s"
 
 
-def step_path(x: Sequence[float], y: Sequence[float]) -> str:
-    """Draw a step function."""
-    parts, last = [], None
+def step_path(x: Sequence[float], y: Sequence[float], base: float | None = None) -> str:
+    """Draw a step function, with a gap where y is NaN. base: close it down to this line; None: leave it open."""
+    parts: list[str] = []
+    begun, last = "", ""  # x of the first point since the last gap; "": in a gap
     for at, (px, py) in enumerate(zip(map(number, x), map(number, y), strict=True)):
-        if at == 0:
+        known, ends = py != "nan", at == len(x) - 1
+        if known and not begun:
             parts.append(f"M{px} {py}")
-        elif py != last:
+            begun = px
+        elif known and py != last:
             parts.append(f"H{px}V{py}")
-        elif at == len(x) - 1:
+        elif begun and (ends or not known):
             parts.append(f"H{px}")
+        if begun and (ends or not known):
+            parts.append("" if base is None else f"V{number(base)}H{begun}Z")
+            begun = ""
         last = py
     return "".join(parts)
 

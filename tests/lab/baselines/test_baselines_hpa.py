@@ -1,4 +1,4 @@
-"""The arithmetic of the HPA and of KEDA, beside transcriptions of their code, and the baselines made of them."""
+"""The arithmetic of the HPA and of KEDA, compared with transcriptions of their code, and the baselines made of them."""
 
 import numpy as np
 import pytest

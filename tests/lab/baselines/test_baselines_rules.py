@@ -9,7 +9,7 @@ from autoscaler.config.rules.rule import Knative
 from autoscaler.lab.baselines import llmd, static
 from autoscaler.lab.baselines import load_test as loadtest
 from autoscaler.lab.baselines.knative import KnativeAutoscaler
-from autoscaler.lab.baselines.signals import GAPS, TTFT, MovingMean
+from autoscaler.lab.baselines.signals import MovingMean
 from autoscaler.lab.replay.case import Goal
 from tests.lab.replay.synthetic import GOAL, FakeView, case_of, llama, observed, poisson
 
@@ -87,11 +87,10 @@ def test_slo_rule_credits_starting_replicas(replicas: int, ready: int, s: float,
 
 
 def test_saturation_is_the_worse_latency_ratio_up_to_two() -> None:
-    view = FakeView().scrape(
-        60.0, ttft_buckets=observed(TTFT, np.full(100, 0.3)), itl_buckets=observed(GAPS, np.full(99, 0.02))
-    )
+    view = FakeView()
+    view.scrape(60.0, latencies=observed(view.totals, ttft=np.full(100, 0.3), itl=np.full(99, 0.02)))
     assert llmd.saturation(view, GOAL) == pytest.approx(0.25 + 0.9 * 0.25)  # p90 within the bucket 0.25..0.5
-    view.scrape(120.0, ttft_buckets=view.totals.ttft_buckets + observed(TTFT, np.full(100, 8.0)))
+    view.scrape(120.0, latencies=observed(view.totals, ttft=np.full(100, 8.0)))
     assert llmd.saturation(view, GOAL) == 2.0
 
 
@@ -102,12 +101,10 @@ def test_saturation_without_traffic_is_zero() -> None:
 def test_slo_rule_has_the_documented_hpa_behaviour() -> None:
     scaler = llmd.LLMD_SLO(CASE, {"high": 0.55, "low_share": 0.4 / 0.55, "min_replicas": 1.0})
     view = FakeView(desired=4, ready=4)
-    slow = np.zeros(len(TTFT))
     counts = {}
     for now in range(15, 800, 15):
-        if now <= 90:
-            slow = slow + observed(TTFT, np.full(50, 0.9))
-        view.scrape(float(now), ttft_buckets=slow, running=np.ones(view.desired))
+        slow = np.full(50 if now <= 90 else 0, 0.9)
+        view.scrape(float(now), latencies=observed(view.totals, ttft=slow), running=np.ones(view.desired))
         view.desired = view.ready = counts[now] = scaler.decide(view)
     assert counts[30] == 4
     grown = max(counts.values())

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoscaler.config.rules.read import read_files, read_objects
+from autoscaler.config.rules.read import NONE, read_files, read_objects
 from autoscaler.config.rules.rule import Fallback, Rule
 from autoscaler.lab.baselines.own_rule import OpenSeries, OwnRule, RuleSetting
 from tests.lab.replay.synthetic import FakeView
@@ -28,10 +29,16 @@ GAUGES = {"running", "waiting"}
 WAITING = "sum(vllm:num_requests_waiting)"
 
 
-def rule(*triggers: dict[str, Any], behavior: object = QUICK, advanced: object = None, **spec: Any) -> Rule:
+def rule(
+    *triggers: dict[str, Any],
+    behavior: object = QUICK,
+    advanced: object = None,
+    recorded: Mapping[str, str] = NONE,
+    **spec: Any,
+) -> Rule:
     more = {"horizontalPodAutoscalerConfig": {"behavior": behavior}, **(advanced or {})}  # type: ignore[dict-item]
     whole = {"scaleTargetRef": {"name": "a"}, "triggers": list(triggers), "advanced": more, **spec}
-    (found,), problems = read_objects([{"kind": "ScaledObject", "metadata": {"name": "a"}, "spec": whole}])
+    (found,), problems = read_objects([{"kind": "ScaledObject", "metadata": {"name": "a"}, "spec": whole}], recorded)
     assert not problems
     return found
 

@@ -5,18 +5,20 @@ import pytest
 
 from autoscaler.config.rules.query import NotRecognized, at_time, recognize
 from autoscaler.lab.baselines.query_value import elements
-from autoscaler.lab.baselines.signals import TTFT
+from autoscaler.lab.baselines.signals import BOUNDS
 from tests.lab.replay.synthetic import FakeView, observed
 
 STEP_S, END_S = 15.0, 600.0
+TTFT, E2E = "vllm:time_to_first_token_seconds_bucket", "vllm:e2e_request_latency_seconds_bucket"
+COMMON = np.intersect1d(BOUNDS["ttft"], BOUNDS["e2e"])
+TIMES_S = {"ttft": 0.3, "e2e": 9.0, "queue": 0.4, "inference": 8.6, "prefill": 0.9, "decode": 7.7, "tpot": 0.03}
 
 
 @pytest.fixture(scope="module")
 def view() -> FakeView:
     """Two replicas for ten minutes: 7 arrivals and 6 ends per second, two first tokens of 0.3 s, a growing queue."""
-    found, ttft = FakeView(desired=3, ready=2), np.zeros(len(TTFT))
+    found = FakeView(desired=3, ready=2)
     for now in np.arange(STEP_S, END_S + 1, STEP_S).tolist():
-        ttft = ttft + observed(TTFT, np.full(30, 0.3))
         found.scrape(
             now,
             running=np.array([10.0, 20.0]),
@@ -26,7 +28,7 @@ def view() -> FakeView:
             arrivals=7.0 * now,
             finished=6.0 * now,
             first_tokens=2.0 * now,
-            ttft_buckets=ttft,
+            latencies=observed(found.totals, **{name: np.full(30, each_s) for name, each_s in TIMES_S.items()}),
         )
     return found
 
@@ -40,6 +42,8 @@ VALUES = [
     ("count(up)", [2.0]),
     ("quantile(0.5, vllm:num_requests_running)", [15.0]),
     ("stddev(vllm:num_requests_running)", [5.0]),
+    ("quantile(1 - 1 / 4, vllm:num_requests_running)", [17.5]),
+    ("histogram_quantile(95 / 100, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m])))", [0.4875]),
     ("sum by (pod) (vllm:num_requests_running) > 15", [20.0]),
     ("sum(vllm:num_requests_running > bool 15)", [1.0]),
     ("sum(vllm:num_requests_running) > 100", []),
@@ -66,10 +70,35 @@ VALUES = [
     ("sum(rate(vllm:num_incoming_requests_total[1m]))", [7.0]),
     ("histogram_quantile(0.5, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m])))", [0.375]),
     ("histogram_quantile(0.5, rate(vllm:time_to_first_token_seconds_bucket[5m]))", [0.375, 0.375]),
+    ("histogram_quantile(1.5, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m])))", [np.inf]),
+    ("histogram_quantile(-1, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m])))", [-np.inf]),
+    (  # nothing lies in the first bucket
+        "histogram_quantile(0, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m]))) >= 0 or vector(7)",
+        [7.0],
+    ),
     ('sum(rate(vllm:time_to_first_token_seconds_bucket{le="0.25"}[5m]))', [0.0]),
     ('sum(rate(vllm:time_to_first_token_seconds_bucket{le="0.5"}[5m]))', [2.0]),
     ("sum(rate(vllm:time_to_first_token_seconds_count[5m]))", [2.0]),
-    ("sum(rate(vllm:time_to_first_token_seconds_sum[5m]))", [2 * 0.375]),
+    ("sum(rate(vllm:time_to_first_token_seconds_sum[5m]))", [2 * 0.3]),
+    ("histogram_quantile(0.5, sum by (le) (rate(vllm:e2e_request_latency_seconds_bucket[5m])))", [7.5]),
+    ("histogram_quantile(0.5, sum by (service, le) (increase(vllm_e2e_request_latency_seconds_bucket[2m])))", [7.5]),
+    ("max(histogram_quantile(0.5, rate(kserve_vllm:request_queue_time_seconds_bucket[1m])))", [0.4]),
+    (
+        "sum(rate(vllm:request_queue_time_seconds_sum[5m])) / sum(rate(vllm:request_queue_time_seconds_count[5m]))",
+        [0.4],
+    ),
+    ("avg(rate(vllm:time_in_queue_requests_sum[5m]) / rate(vllm:time_in_queue_requests_count[5m]))", [0.4]),
+    ("avg by (pod) (increase(vllm:e2e_request_latency_seconds_sum[1m]))", [9.0 * 60, 9.0 * 60]),
+    ('1 - sum(rate(vllm:e2e_request_latency_seconds_bucket{le="5.0"}[5m])) / 2', [1.0]),
+    ("sum(rate(vllm:request_prefill_time_seconds_sum[5m]))", [1.8]),
+    ("sum(rate(vllm:request_decode_time_seconds_sum[5m]))", [15.4]),
+    ("sum(rate(vllm:request_inference_time_seconds_sum[5m]))", [17.2]),
+    ("histogram_quantile(0.5, sum by (le) (rate(vllm:request_decode_time_seconds_bucket[5m])))", [7.5]),
+    ("histogram_quantile(1, sum by (le) (rate(vllm:request_time_per_output_token_seconds_bucket[5m])))", [0.05]),
+    ("sum(rate(sglang:queue_time_seconds_sum[5m])) + sum(rate(tgi_request_queue_duration_sum[5m]))", [1.6]),
+    ("sum(rate(trtllm_e2e_request_latency_seconds_sum[5m])) - sum(rate(tgi_request_duration_sum[5m]))", [0.0]),
+    ("sum(rate(nv_inference_queue_duration_us[1m])) / sum(rate(nv_inference_compute_infer_duration_us[1m]))", [4 / 86]),
+    ("sum(rate(nv_inference_request_duration_us[1m]))", [18e6]),
     ("sum(vllm:num_requests_waiting offset 1m)", [37.0]),
     ("max_over_time(vllm:num_requests_waiting[1m])", [40.0, 40.0]),  # pods are not told apart in the past
     ("sum_over_time(sum(vllm:num_requests_running)[1m:15s])", [120.0]),
@@ -77,12 +106,29 @@ VALUES = [
     ("avg_over_time(sum(vllm:num_requests_waiting)[1m:15s])", [39.5]),
     ("last_over_time(sum(vllm:num_requests_waiting)[1m:15s])", [41.0]),
     ("count_over_time(up[1m])", [4.0, 4.0]),
+    ("sum(deriv(vllm:num_requests_waiting[5m]))", [1 / STEP_S]),
+    ("delta(sum(vllm:num_requests_waiting)[2m:15s])", [8.0]),
+    ("sum(idelta(vllm:num_requests_waiting[2m]))", [1.0]),
+    *(
+        (f"{function}((sum(vllm:num_requests_waiting) / 0)[2m:15s]) == bool 1", [0.0])  # infinite, so no number
+        for function in ("delta", "idelta", "deriv", "stddev_over_time", "stdvar_over_time")
+    ),
+    ("sum(predict_linear(vllm:num_requests_waiting[5m], 60))", [45.0]),
+    ("predict_linear(sum(vllm:num_requests_waiting)[10m:1m], 10 * 60)", [81.0]),
+    ("stdvar_over_time(sum(vllm:num_requests_running)[1m:15s])", [0.0]),
+    ("present_over_time(up[1m])", [1.0, 1.0]),
+    ("deriv(up[10s])", []),
     ("inference_pool_average_queue_size", [20.5]),
     ("inference_extension_flow_control_queue_size", [3.0]),
     ("inference_pool_ready_pods", [2.0]),
     ("kube_deployment_spec_replicas", [3.0]),
     ("inference_objective_running_requests", [71.0]),
     ("sum(interceptor_request_concurrency)", [74.0]),
+    # Buckets beside other series, as nobody should write them.
+    ("vector(scalar(sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m])))) >= 0 or vector(7)", [7.0]),
+    (f"count(rate({TTFT}[5m]) or up)", [2.0 * len(BOUNDS["ttft"]) + 2]),
+    (f"count(rate({TTFT}[5m]) * rate({E2E}[5m]))", [2.0 * len(COMMON)]),
+    ("sum_over_time(vector(1e308)[1m:15s]) * count(up)", [np.inf]),
 ]
 
 
@@ -102,6 +148,7 @@ def test_query_has_the_value_that_prometheus_gives(query: str, values: list[floa
         ("inference_extension_flow_control_queue_size", [4.0]),
         ("sum(rate(vllm:num_incoming_requests_total[1m]))", [0.5]),
         ("histogram_quantile(0.9, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m])))", []),
+        ("quantile by (pod) (0.5, rate(vllm:time_to_first_token_seconds_bucket[5m]))", []),
     ],
 )
 def test_metrics_of_pods_are_gone_when_there_is_no_pod(query: str, values: list[float]) -> None:

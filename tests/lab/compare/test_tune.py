@@ -88,7 +88,7 @@ def hopeless(case: Case) -> Case:
     return replace(case, trace=trace, goal=Goal(0.2, 0.1, 0.99), max_replicas=1000, start_replicas=30)
 
 
-@pytest.mark.parametrize("name", ["hpa-inflight", "keda-rps"])
+@pytest.mark.parametrize("name", ["hpa-inflight", pytest.param("keda-rps", marks=pytest.mark.long)])
 def test_extension_stops_when_attainment_stops_rising(hopeless: Case, name: str) -> None:
     rule = BASELINES[name]
     (best,) = tune(hopeless, name)
@@ -164,7 +164,7 @@ def test_static_ignores_the_start_replicas_of_the_case(case: Case, found: int) -
     assert best.score.gpu_hours * 3600 >= float(best.params["replicas"]) * duration_s
 
 
-@pytest.mark.parametrize("name", ["hpa-inflight", "keda-queue"])
+@pytest.mark.parametrize("name", ["hpa-inflight", pytest.param("keda-queue", marks=pytest.mark.long)])
 def test_rule_costs_no_more_than_the_constant_count(case: Case, name: str) -> None:
     """Load that jumps too fast for a long cold start: only a minimum replica count meets the goal."""
     jumps = replace(case, trace=poisson([5.0, 60.0, 5.0, 60.0], 100.0), cold_start_s=200.0)

@@ -1,14 +1,16 @@
 """Synthetic cases, and a view with values set by a test."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn
-from autoscaler.lab.baselines.signals import GAPS, TTFT
-from autoscaler.lab.replay.case import Case, FreePlaces, Goal, NodeState, ReplicaRows, Totals, Trace
+from autoscaler.lab.baselines.signals import BOUNDS
+from autoscaler.lab.replay.case import Case, FreePlaces, Goal, NodeState, ObservedLatency, ReplicaRows, Totals, Trace
 from autoscaler.sim.engine.profiles import H100, LLAMA_8B, Profile, compute_profile
+from autoscaler.sim.engine.traffic import BLOCK_S, Shape, Traffic
 
 GOAL = Goal(ttft_s=1.0, itl_s=0.1, attainment=0.99)
 EMPTY = np.empty(0)
@@ -23,14 +25,26 @@ NOTHING = Totals(
     first_tokens=0.0,
     prompt_tokens=0.0,
     generation_tokens=0.0,
-    ttft_buckets=np.zeros(len(TTFT)),
-    itl_sum_s=0.0,
-    itl_buckets=np.zeros(len(GAPS)),
+    latencies={name: ObservedLatency(np.zeros(len(bounds)), 0.0) for name, bounds in BOUNDS.items()},
 )
 
 
 def llama(max_num_seqs: int = 256) -> Profile:
     return compute_profile(LLAMA_8B, H100, max_num_seqs=max_num_seqs)
+
+
+def generate(name: str, shape: Shape, duration_s: float, seed: int) -> Trace:
+    """Generate a trace of `shape` that begins at midnight and lasts `duration_s`."""
+    traffic = Traffic(shape, seed)
+    blocks = [traffic.block(number) for number in range(math.ceil(duration_s / BLOCK_S))]
+    made = Trace(
+        name,
+        np.concatenate([block.time_s for block in blocks]),
+        np.concatenate([block.prompt_tokens for block in blocks]),
+        np.concatenate([block.output_tokens for block in blocks]),
+        duration_s,
+    )
+    return made.select(made.arrival_s < duration_s)
 
 
 def trace(arrival_s: FloatColumn, prompt: int = 1000, output: int = 100, duration_s: float | None = None) -> Trace:
@@ -106,6 +120,10 @@ class FakeView:
         """No scaler of these tests names the replicas that leave."""
 
 
-def observed(bounds: FloatColumn, values: FloatColumn) -> FloatColumn:
-    """Return cumulative counts at `bounds`."""
-    return np.searchsorted(np.sort(values), bounds, side="right").astype(np.float64)
+def observed(before: Totals, **values: FloatColumn) -> dict[str, ObservedLatency]:
+    """Return the latencies of a scrape after these values, by latency."""
+    found = dict(before.latencies)
+    for name, each in values.items():
+        counts = np.searchsorted(np.sort(each), BOUNDS[name], side="right")
+        found[name] = ObservedLatency(found[name].counts + counts, found[name].sum_s + float(each.sum()))
+    return found

@@ -188,7 +188,7 @@ def test_initial_replicas_wait_when_gpus_are_short() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("favoured", [0, 1])
+@pytest.mark.parametrize("favoured", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_ours_gives_scarce_gpus_to_the_higher_priority(favoured: int) -> None:
     trace = synthetic.poisson([200.0], 900.0, output=200)
     cases = [replace(synthetic.case_of(trace, seed=1), trace=replace(trace, name=name)) for name in ("a", "b")]

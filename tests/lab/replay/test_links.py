@@ -17,8 +17,8 @@ from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.lab.replay.run import run_fleet
 from tests.lab.replay import synthetic
 
-# Replays begin at 08:00:00 UTC. A window opens at 09:00, and another one at 09:50: by then, starts are known.
-WINDOWS = (("0 9", "15 9"), ("50 9", "59 9"))
+# Such a trace begins at midnight UTC. A window opens at 01:00, and another one at 01:50: by then, starts are known.
+WINDOWS = (("0 1", "15 1"), ("50 1", "59 1"))
 LATER_S = 5700.0
 OPENS_S = 6600.0
 

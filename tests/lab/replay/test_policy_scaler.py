@@ -2,22 +2,23 @@
 
 import dataclasses
 from collections.abc import Sequence
+from datetime import datetime
 
 import numpy as np
 import pytest
 
 from autoscaler.config.policy.parse import load
-from autoscaler.config.policy.schema import Policy
+from autoscaler.config.policy.schema import Policy, Prewarm
 from autoscaler.core.model.weights import PodCache
 from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
 from autoscaler.lab.replay.case import Case, Trace, View
-from autoscaler.lab.replay.inputs.transform import generate
 from autoscaler.lab.replay.policy_scaler import PolicyBatchScaler, PolicyScaler
 from autoscaler.lab.replay.run import run, run_fleet
 from autoscaler.lab.replay.score import compute_score
 from autoscaler.sim.engine.profiles import find_profile
 from autoscaler.sim.engine.traffic import Lengths, Shape
 from tests.lab.replay import synthetic
+from tests.lab.replay.synthetic import generate
 
 
 @pytest.mark.slow
@@ -71,7 +72,7 @@ class Counting(PolicyScaler):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cold_start_s", [60.0, 240.0])
+@pytest.mark.parametrize("cold_start_s", [pytest.param(60.0, marks=pytest.mark.long), 240.0])
 def test_skipped_ticks_change_decisions_little(cold_start_s: float) -> None:
     """With a scrape every 15 s, two of three ticks are skipped, but none while replicas start.
 
@@ -91,6 +92,33 @@ def test_skipped_ticks_change_decisions_little(cold_start_s: float) -> None:
     asked_s = few.change_s[np.argmax(np.diff(few.change_to) > 0) + 1]
     starting_s = np.arange(asked_s + every, asked_s + 0.5 * cold_start_s, every)
     assert np.isin(starting_s, counting.ticked_s).all()
+
+
+@pytest.mark.parametrize(
+    ("begin", "changed", "opens_s"),
+    [
+        ("2026-06-01T08:55+00:00", {}, 300),
+        ("2026-06-01T08:50+00:00", {"lead": "5m"}, 300),
+        ("2026-06-01T08:55+00:00", {"lead": "auto"}, 240),  # a cold start
+        ("2026-06-01T08:55+02:00", {"timezone": "Europe/Berlin"}, 300),
+        ("2026-10-25T08:55+01:00", {"timezone": "Europe/Berlin"}, 300),  # the clocks went back in this night
+        (None, {"from": "5 0 * * mon"}, 300),  # a trace without a date
+        (None, {"from": "5 0 * * tue"}, None),
+    ],
+)
+def test_window_opens_at_its_time_of_the_trace(begin: str | None, changed: dict[str, str], opens_s: float | None):
+    window = {"from": "0 9 * * *", "until": "0 17 * * *", "replicas": 4, "lead": "0s"} | changed
+    policy = load().policies["interactive"]
+    policy = policy.model_copy(
+        update={"spec": policy.spec.model_copy(update={"prewarm": (Prewarm.model_validate(window),)})}
+    )
+    trace = synthetic.trace(np.arange(0.0, 420.0, 60.0), prompt=100, output=10, duration_s=420.0)
+    if begin is not None:
+        trace = dataclasses.replace(trace, start_s=datetime.fromisoformat(begin).timestamp())
+    case = synthetic.case_of(trace)
+    result = run(case, PolicyScaler(case, policy))
+    opened_s = result.change_s[result.change_to >= 4]
+    assert opened_s[:1].tolist() == ([] if opens_s is None else pytest.approx([opens_s], abs=30))
 
 
 class Expecting(PolicyScaler):
@@ -113,7 +141,10 @@ class Expecting(PolicyScaler):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("share", "state", "least_s", "most_s"),
-    [(1.0, PodCache.HELD, 58.0, 72.0), (0.0, PodCache.ABSENT, 73.0, 100.0)],
+    [
+        pytest.param(1.0, PodCache.HELD, 58.0, 72.0, marks=pytest.mark.long),
+        (0.0, PodCache.ABSENT, 73.0, 100.0),
+    ],
 )
 def test_tick_expects_the_start_of_the_node_that_is_next(
     share: float, state: PodCache, least_s: float, most_s: float

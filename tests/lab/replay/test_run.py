@@ -19,11 +19,11 @@ from autoscaler.lab.replay.case import Goal, ReplicaRows, RunOutcome, Totals, Tr
 from autoscaler.lab.replay.engine.front import Front
 from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, Machine
 from autoscaler.lab.replay.engine.replicas import SimulatedReplica, SimulatedReplicas, removal_order
-from autoscaler.lab.replay.inputs.transform import generate
 from autoscaler.lab.replay.run import run
 from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.engine.traffic import Lengths, Shape
 from tests.lab.replay.cases import PLAIN, ConstantScaler, FunctionScaler, make_case, trace_of
+from tests.lab.replay.synthetic import generate
 
 SHAPE = Shape(4.0, Lengths(200, 0.5, 2000), Lengths(100, 0.5, 1000))
 
@@ -344,8 +344,10 @@ def test_totals_add_up_at_every_scrape(router: str) -> None:
     assert np.isfinite(outcome.e2e_s).all()
     for now_s, seen, pods, _ in notes:
         assert 0 <= now_s - seen.time_s <= 15
-        assert seen.ttft_buckets[-1] == seen.first_tokens
-        assert seen.itl_buckets[-1] <= seen.generation_tokens - seen.first_tokens
+        observations = {name: latency.counts[-1] for name, latency in seen.latencies.items()}
+        assert observations.pop("ttft") == seen.first_tokens
+        assert observations.pop("itl") <= seen.generation_tokens - seen.first_tokens
+        assert set(observations.values()) == {seen.finished}
         known = ~np.isnan(pods.time_s)
         if not pods.terminating.any():
             assert pods.running[known].tolist() == seen.running.tolist()
@@ -480,13 +482,13 @@ def test_slot_queue_shows_late_in_histograms() -> None:
     outcome = run(case, FunctionScaler(desired))
     calm, rush, after = (next(seen for seen in views if seen.time_s > at_s) for at_s in (90.0, 130.0, 160.0))
     felt = np.median(outcome.ttft_s[(arrivals > 120) & (arrivals < 140)])
-    told = quantile(0.5, TTFT, rush.ttft_buckets - calm.ttft_buckets)
+    told = quantile(0.5, TTFT, rush.latencies["ttft"].counts - calm.latencies["ttft"].counts)
     assert told < 0.5 * felt
     assert after.waiting.sum() > 50
     assert after.kv_usage[0] < 1.5 * calm.kv_usage[0]
-    gap_before = calm.itl_sum_s / calm.itl_buckets[-1]
-    gap_after = (after.itl_sum_s - calm.itl_sum_s) / (after.itl_buckets[-1] - calm.itl_buckets[-1])
-    assert gap_after == pytest.approx(gap_before)
+    before, later = calm.latencies["itl"], after.latencies["itl"]
+    gap_s = (later.sum_s - before.sum_s) / (later.counts[-1] - before.counts[-1])
+    assert gap_s == pytest.approx(before.sum_s / before.counts[-1])
 
 
 def test_trace_without_requests_costs_its_replicas() -> None:

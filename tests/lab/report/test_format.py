@@ -89,6 +89,33 @@ def test_verdict_states_a_miss() -> None:
     assert "No baseline met the goal" in said
 
 
+@pytest.mark.parametrize(
+    ("actual", "recorded"),
+    [
+        ({"ttft_p50_s": 0.5}, {"ttft_p50_s": 0.01}),
+        ({"ttft_p50_s": 0.1}, {"ttft_p50_s": math.inf}),
+        ({"attainment": 0.93}, {"attainment": 0.99}),
+    ],
+)
+def test_no_verdict_when_the_simulation_contradicts_the_history(
+    actual: dict[str, float], recorded: dict[str, float]
+) -> None:
+    learned = before("hpa", LearningResult(0.995, 9.0))
+    for one, other in ((actual, recorded), (recorded, actual)):
+        made = comparison(run(), learned, run("actual", **one), run("recorded", **other))
+        said = words.verdict(made)
+        assert "this profile does not describe your replicas" in said
+        assert "simulate fit" in said
+        assert words.learned_verdict(made) == ""
+
+
+@pytest.mark.parametrize("values", [{}, {"ttft_p50_s": 0.25}, {"attainment": 0.96}, {"ttft_p50_s": math.nan}])
+def test_a_verdict_needs_a_simulation_near_the_history(values: dict[str, float]) -> None:
+    made = comparison(run(), run("hpa"), run("actual"), run("recorded", **values))
+    assert words.verdict(made).startswith("ours: ")
+    assert words.verdict(replace(made, runs=(run(), UNTOLD, run("recorded")))).startswith("ours: ")
+
+
 def before(name: str, there: LearningResult, **values: float) -> PolicyRun:
     return replace(run(name, params={"target": 3.0}, **values), before=there)
 

@@ -1,3 +1,5 @@
+from math import nan
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -31,3 +33,11 @@ def test_times_are_formatted_in_the_unit_of_the_steps(duration_s: float, last: s
 
 def test_step_path_holds_each_value() -> None:
     assert svg.step_path([0, 10, 20, 30], [5, 5, 1, 1]) == "M0 5H20V1H30"
+    assert svg.step_path([0, 10, 20, 30], [5, 5, 1, 1], base=9) == "M0 5H20V1H30V9H0Z"
+
+
+def test_step_path_breaks_where_nothing_is_known() -> None:
+    y = [nan, 5, nan, nan, 1, 2]
+    assert svg.step_path([0, 10, 20, 30, 40, 50], y) == "M10 5H20M40 1H50V2"
+    assert svg.step_path([0, 10, 20, 30, 40, 50], y, base=9) == "M10 5H20V9H10ZM40 1H50V2V9H40Z"
+    assert svg.step_path([0, 10], [nan, nan], base=9) == ""

@@ -1,4 +1,4 @@
-"""The page of a simulated replica beside the pages recorded from a real server."""
+"""The page of a simulated replica compared with the pages recorded from a real server."""
 
 import re
 from dataclasses import dataclass, field

@@ -22,7 +22,7 @@ from autoscaler.core.table.columns import FloatColumn, IntColumn
 from autoscaler.lab.replay.engine.compiled import compiled
 from autoscaler.lab.replay.engine.state import (
     GAP_BOUNDS,
-    PREFILL_BOUNDS,
+    REQUEST_BOUNDS,
     TTFT_BOUNDS,
     EngineParams,
     EngineState,
@@ -116,7 +116,7 @@ def submit(state: EngineState, engine: EngineParams, row: int, request: int, now
     takes one step per token.
     """
     replica = state.replicas[row]
-    state.requests[request].since_s = now_s
+    state.requests[request].since_s = state.requests[request].submitted_s = now_s
     if replica.waiting == 0:
         replica.waiting_head = request
     else:
@@ -318,6 +318,7 @@ def _start_decoding(state: EngineState, row: int, request: int) -> None:
     else:
         record.first_s = replica.clock_s
         state.ttft_counts[row, _bucket(TTFT_BOUNDS, passed_s)] += 1
+        replica.ttft_sum_s += passed_s
         replica.first_tokens += 1
         replica.prompt_tokens += state.prompt_tokens[request]
     record.generated += 1
@@ -402,7 +403,8 @@ def _find_next_end(state: EngineState, row: int) -> None:
 def _finish(state: EngineState, row: int, request: int) -> None:
     replica, record = state.replicas[row], state.requests[request]
     record.end_s = replica.clock_s
-    state.prefill_counts[row, _bucket(PREFILL_BOUNDS, record.first_s - record.scheduled_s)] += 1
+    record.next = replica.engine
+    state.prefill_counts[row, _bucket(REQUEST_BOUNDS, record.first_s - record.scheduled_s)] += 1
     gaps = max(state.output_tokens[request] - 1, 1)  # vLLM counts a mean gap of 0 for a single token
     state.mean_gap_counts[row, _bucket(GAP_BOUNDS, (record.end_s - record.first_s) / gaps)] += 1
     replica.finished += 1
@@ -436,13 +438,13 @@ def read_metrics(
 ) -> tuple[FloatColumn, FloatColumn, IntColumn, FloatColumn, FloatColumn]:
     """Advance the replicas of `rows`, int64[n], to `to_s`; read their metrics, and the sums including ended replicas.
 
-    ended, ended_counts: float64[6] and int64[85], sums over ended replicas.
-    Returns five arrays: gauges float64[3, n] (running, waiting, KV usage 0..1); counters float64[6, n]
+    ended, ended_counts: float64[7] and int64[85], sums over ended replicas.
+    Returns five arrays: gauges float64[3, n] (running, waiting, KV usage 0..1); counters float64[7, n]
     (`state.COUNTERS`); histogram counts int64[n, 85], side by side, not cumulative; and the sums of the last two over
-    all replicas, float64[6] and float64[85], the latter cumulative.
+    all replicas, float64[7] and float64[85], the latter cumulative.
     """
     gauges = np.empty((3, len(rows)))
-    counters = np.empty((6, len(rows)))
+    counters = np.empty((7, len(rows)))
     counts = np.empty((len(rows), len(ended_counts)), np.int64)
     first = state.ttft_counts.shape[1]
     second = first + state.gap_counts.shape[1]
@@ -461,6 +463,7 @@ def read_metrics(
         counters[3, place] = replica.first_tokens
         counters[4, place] = replica.preemptions
         counters[5, place] = replica.itl_sum_s
+        counters[6, place] = replica.ttft_sum_s
         counts[place, :first] = state.ttft_counts[row]
         counts[place, first:second] = state.gap_counts[row]
         counts[place, second:third] = state.mean_gap_counts[row]

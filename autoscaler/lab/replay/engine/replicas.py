@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn, IntColumn
-from autoscaler.lab.replay.case import Case, FreePlaces, NodeState, Totals
+from autoscaler.lab.replay.case import REMEMBERED_S, Case, FreePlaces, NodeState, Totals
 from autoscaler.lab.replay.engine import kernel
 from autoscaler.lab.replay.engine.cold_starts import CaseColdStarts, draw_duration_factor
 from autoscaler.lab.replay.engine.front import Front
 from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, MachinePlace
+from autoscaler.lab.replay.engine.latencies import RequestTimes
 from autoscaler.lab.replay.engine.state import COUNTERS, HISTOGRAM_OFFSETS
 
 LEAST_BACK_OFF_S, MOST_BACK_OFF_S = 10.0, 300.0  # restart back-off of the kubelet, seconds
@@ -106,7 +107,7 @@ class Scrape(NamedTuple):
     time_s: float
     id: IntColumn  # int64[n], ascending
     gauges: FloatColumn  # float64[3, n]: running, waiting, KV usage
-    counters: FloatColumn  # float64[6, n], `state.COUNTERS`
+    counters: FloatColumn  # float64[7, n], `state.COUNTERS`
     # int64[n, 85], counts of all histograms, side by side (`state.HISTOGRAM_OFFSETS`), not cumulative
     counts: IntColumn
 
@@ -128,6 +129,7 @@ class SimulatedReplicas:
         self._number = number
         self._engine = front.engines[number]
         self._starts = CaseColdStarts(case)
+        self._times = RequestTimes(front.state, number, math.ceil(REMEMBERED_S / case.scrape_s) + 1)
         self._clock_s = 0.0
         self._next_change_s = math.inf
         self._rng = np.random.default_rng((case.seed, 271_828))  # a stream of its own
@@ -136,7 +138,7 @@ class SimulatedReplicas:
         self._answering = self._answering_ids = np.empty(0, np.int64)  # rows of `EngineState`, and ids of pods
         self._is_serving = np.empty(0, np.bool_)  # bool[n], over `_answering`
         self._terminating: list[SimulatedReplica] = []
-        self._ended_counters = np.zeros(len(COUNTERS))  # float64[6], sums over ended engines
+        self._ended_counters = np.zeros(len(COUNTERS))  # float64[7], sums over ended engines
         self._ended_counts = np.zeros(HISTOGRAM_OFFSETS[-1], np.int64)
         for _ in range(case.start_replicas):  # these replicas serve from the start
             self._add(0.0, 0.0)
@@ -224,7 +226,7 @@ class SimulatedReplicas:
         )
         serving = gauges[:, self._is_serving] if self._terminating else gauges
         gateway = front.gateway[0]
-        prompt_tokens, generation_tokens, finished, first_tokens, _, itl_sum_s = sums.tolist()
+        prompt_tokens, generation_tokens, finished, first_tokens, _, itl_sum_s, ttft_sum_s = sums.tolist()
         totals = Totals(
             time_s=now_s,
             running=serving[0],
@@ -236,9 +238,7 @@ class SimulatedReplicas:
             first_tokens=first_tokens,
             prompt_tokens=prompt_tokens,
             generation_tokens=generation_tokens,
-            ttft_buckets=sum_counts[: HISTOGRAM_OFFSETS[1]],
-            itl_sum_s=itl_sum_s,
-            itl_buckets=sum_counts[HISTOGRAM_OFFSETS[1] : HISTOGRAM_OFFSETS[2]],
+            latencies=self._times.scrape(now_s, sum_counts, ttft_sum_s, itl_sum_s),
         )
         return totals, Scrape(now_s, self._answering_ids, gauges, counters, counts)
 

@@ -21,12 +21,13 @@ Records = npt.NDArray[Any]
 
 REQUEST = np.dtype(
     [
+        ("submitted_s", "f8"),  # at the engine
         ("since_s", "f8"),  # begin of its wait: submission, or preemption after its first token
         ("scheduled_s", "f8"),  # first scheduling
         ("first_s", "f8"),  # first token; infinity: none
         ("end_s", "f8"),  # last token; infinity: never finished
         ("generated", "i4"),  # output tokens at the last prefill
-        ("next", "i4"),  # next request in the same queue
+        ("next", "i4"),  # next request in the same queue; once it is finished, the engine that served it
     ],
     align=True,
 )
@@ -56,6 +57,7 @@ REPLICA = np.dtype(
         ("first_tokens", "i8"),
         ("preemptions", "i8"),
         ("itl_sum_s", "f8"),
+        ("ttft_sum_s", "f8"),
         ("engine", "i8"),  # index of its constants
     ],
     align=True,
@@ -68,6 +70,7 @@ COUNTERS = (
     "first_tokens",
     "preemptions",
     "itl_sum_s",
+    "ttft_sum_s",
 )
 
 GATEWAY = np.dtype(
@@ -83,9 +86,9 @@ GATEWAY = np.dtype(
 
 TTFT_BOUNDS = np.array([*TTFT_BOUNDS_S, np.inf])
 GAP_BOUNDS = np.array([*TOKEN_GAP_BOUNDS_S, np.inf])  # for single gaps, and for the mean gap of a request
-PREFILL_BOUNDS = np.array([*REQUEST_BOUNDS_S, np.inf])
+REQUEST_BOUNDS = np.array([*REQUEST_BOUNDS_S, np.inf])
 
-HISTOGRAM_OFFSETS = np.cumsum([0, len(TTFT_BOUNDS), len(GAP_BOUNDS), len(GAP_BOUNDS), len(PREFILL_BOUNDS)])
+HISTOGRAM_OFFSETS = np.cumsum([0, len(TTFT_BOUNDS), len(GAP_BOUNDS), len(GAP_BOUNDS), len(REQUEST_BOUNDS)])
 """Offsets of each histogram in the counts that `kernel.read_metrics` returns side by side, and their end."""
 
 HISTOGRAM_SLICES = tuple(slice(begin, end) for begin, end in pairwise(HISTOGRAM_OFFSETS.tolist()))
@@ -104,7 +107,7 @@ class EngineParams(NamedTuple):
     max_batched_tokens: int
     spare_tokens: float  # empty tokens of a sequence's last KV block, on average
     patience_s: float
-    router_weight: float  # share of the requests beside other replicas
+    router_weight: float  # share of the requests compared with other replicas
 
     @classmethod
     def from_profile(cls, profile: Profile, patience_s: float = np.inf, router_weight: float = 1.0) -> EngineParams:
@@ -168,7 +171,7 @@ class EngineState(NamedTuple):
             np.zeros((rows, len(TTFT_BOUNDS)), np.int64),
             np.zeros((rows, len(GAP_BOUNDS)), np.int64),
             np.zeros((rows, len(GAP_BOUNDS)), np.int64),
-            np.zeros((rows, len(PREFILL_BOUNDS)), np.int64),
+            np.zeros((rows, len(REQUEST_BOUNDS)), np.int64),
         )
 
     def latencies_s(self) -> tuple[FloatColumn, FloatColumn, FloatColumn]:

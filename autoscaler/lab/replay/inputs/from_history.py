@@ -43,7 +43,7 @@ def to_trace(past: WorkloadHistory, name: str, seed: int) -> Trace:
     began = np.nan_to_num(past.first_tokens)
     prompt = _lengths(past, past.prompt_tokens, began, step, rng)
     output = _lengths(past, past.generation_tokens, began, step, rng)
-    return Trace(name, arrival_s, prompt, output, past.duration_s)
+    return Trace(name, arrival_s, prompt, output, past.duration_s, past.start_s)
 
 
 def _lengths(
@@ -129,7 +129,7 @@ def to_timeline(past: WorkloadHistory) -> FloatColumn:
 
 
 class RecordedScaler:
-    """A scaler that repeats the actual replica counts. Its result beside `actual` shows the error of the simulator."""
+    """A scaler that repeats the actual replica counts. Compared with `actual`, it shows the error of the simulator."""
 
     name = "recorded"
     period_s = 15.0

@@ -29,8 +29,8 @@ from autoscaler.core.explain.format import count
 from autoscaler.core.model.published import VERSION
 from autoscaler.core.readings.rates import RATE_WINDOW_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.lab.replay.call_progress import Progress, no_progress
 from autoscaler.lab.replay.inputs.files import open_decompressed
-from autoscaler.lab.replay.progress import Progress, no_progress
 
 MOST_LINE_BYTES = 1 << 20
 MOST_TICKS = 5_000_000

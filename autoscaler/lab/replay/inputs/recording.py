@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.config.findings import UNREADABLE
 from autoscaler.core.table.columns import FloatColumn
+from autoscaler.lab.replay.call_progress import Progress, no_progress
 from autoscaler.lab.replay.inputs.files import MOST_BYTES, open_decompressed
-from autoscaler.lab.replay.progress import Progress, no_progress
 
 MOST_SCRAPES = 1_000_000
 MOST_LINE_BYTES = 4_000_000

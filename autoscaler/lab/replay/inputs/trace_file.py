@@ -20,9 +20,9 @@ from typing import BinaryIO
 import numpy as np
 
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
+from autoscaler.lab.replay.call_progress import Progress, no_progress
 from autoscaler.lab.replay.case import Trace
 from autoscaler.lab.replay.inputs.files import MOST_BYTES, open_decompressed
-from autoscaler.lab.replay.progress import Progress, no_progress
 
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 MODEL = "model"

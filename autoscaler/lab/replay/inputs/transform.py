@@ -1,4 +1,4 @@
-"""Transformations of traces: clip, thin, scale, truncate; and generation of synthetic traces."""
+"""Transformations of traces: clip, thin, scale, truncate."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 
 from autoscaler.core.table.columns import BoolColumn
 from autoscaler.lab.replay.case import Trace
-from autoscaler.lab.replay.inputs.trace_file import MOST_ARRIVAL_S, MOST_REQUESTS
-from autoscaler.sim.engine.traffic import BLOCK_S, Shape, Traffic
+from autoscaler.lab.replay.inputs.trace_file import MOST_REQUESTS
 
 LEAST_SHIFT_S, MOST_SHIFT_S = 60.0, 1800.0
 SHIFT_SHARE = 1 / 48  # longest shift of a copy, as a share of the trace: half an hour of a day
@@ -74,22 +73,6 @@ def truncate(trace: Trace, max_model_len: int) -> tuple[Trace, int]:
     output = np.minimum(trace.output_tokens, max_model_len - prompt)
     shorter = (prompt < trace.prompt_tokens) | (output < trace.output_tokens)
     return replace(trace, prompt_tokens=prompt, output_tokens=output), int(shorter.sum())
-
-
-def generate(name: str, shape: Shape, duration_s: float, seed: int) -> Trace:
-    """Generate a trace of `shape` that begins at midnight and lasts `duration_s`."""
-    if not 0 < duration_s <= MOST_ARRIVAL_S:
-        raise ValueError(f"duration_s is {duration_s:g}; it must be above 0 and at most {MOST_ARRIVAL_S:g}")
-    traffic = Traffic(shape, seed)
-    blocks = [traffic.block(number) for number in range(math.ceil(duration_s / BLOCK_S))]
-    trace = Trace(
-        name,
-        np.concatenate([block.time_s for block in blocks]),
-        np.concatenate([block.prompt_tokens for block in blocks]),
-        np.concatenate([block.output_tokens for block in blocks]),
-        duration_s,
-    )
-    return trace.select(trace.arrival_s < duration_s)
 
 
 def _overlay(trace: Trace, copies: Sequence[BoolColumn], seed: int) -> Trace:

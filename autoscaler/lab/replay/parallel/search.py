@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from autoscaler.lab.replay.call_progress import Progress, no_progress
 from autoscaler.lab.replay.case import Case
 from autoscaler.lab.replay.parallel.sweep import PROGRESS_PERIOD_S, sweep
-from autoscaler.lab.replay.progress import Progress, no_progress
 
 Found = TypeVar("Found")
 

@@ -16,7 +16,7 @@ from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.queues import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from autoscaler.lab.replay.progress import Progress, no_progress
+from autoscaler.lab.replay.call_progress import Progress, no_progress
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

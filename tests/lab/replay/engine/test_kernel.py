@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from autoscaler.lab.replay.case import Trace
 from autoscaler.lab.replay.engine import kernel
 from autoscaler.lab.replay.engine.compiled import compiled as compiling
+from autoscaler.lab.replay.engine.latencies import RequestTimes
 from autoscaler.lab.replay.engine.state import EngineParams, EngineState, Records, empty_gateway
 from autoscaler.sim.demo.router import Router
 from autoscaler.sim.engine.profiles import Profile
@@ -92,6 +93,11 @@ def assert_same(state: EngineState, requests: list[Request], servers: list[Repli
         assert state.gap_counts[row].sum() == its.token_gap.count
         assert it["itl_sum_s"] == pytest.approx(its.token_gap.total)
         assert state.prefill_counts[row].tolist() == its.prefill.counts
+        assert it["ttft_sum_s"] == pytest.approx(its.ttft.total)
+    for name, times in RequestTimes(state, 0, 1).until(math.inf).items():
+        of_servers = [getattr(server.metrics, {"tpot": "request_token_gap"}.get(name, name)) for server in servers]
+        assert np.diff(times.counts, prepend=0).tolist() == np.sum([each.counts for each in of_servers], 0).tolist()
+        assert times.sum_s == pytest.approx(sum(each.total for each in of_servers))
 
 
 @pytest.mark.slow
@@ -106,6 +112,16 @@ def test_kernel_serves_every_request_like_the_plain_engine(profile: Profile, rep
         requests, servers = plain(profile, trace, replicas, patience_s, end_s)
         assert_same(state, requests, servers)
         assert (profile is ROOMY) == (state.replicas["preemptions"].sum() == 0)
+
+
+def test_times_of_a_scrape_are_the_same_however_late_it_is_asked() -> None:
+    state = compiled(TIGHT, random_trace(100, 0.1, seed=3), 2, math.inf, [1000.0])
+    ends_s = np.sort(state.requests["end_s"])
+    for asked_first in range(3):
+        times, nothing = RequestTimes(state, 0, kept=2), np.zeros(85)  # the first scrape is forgotten
+        scrapes = [times.scrape(float(at_s), nothing, 0.0, 0.0) for at_s in ends_s[[20, 50, 80]]]
+        assert scrapes[asked_first]["e2e"].counts[-1] == (21, 51, 81)[asked_first]
+        assert [scrape["queue"].counts[-1] for scrape in scrapes] == [21, 51, 81]
 
 
 def test_round_robin_alternates_over_three_replicas() -> None:

@@ -58,6 +58,7 @@ def test_trace_has_the_counted_requests_of_each_step() -> None:
     assert np.bincount((trace.arrival_s // 15).astype(int), minlength=4).tolist() == [3, 0, 5, 2]
     assert (np.diff(trace.arrival_s) >= 0).all()
     assert trace.duration_s == 60.0
+    assert trace.start_s == history.start_s
 
 
 @pytest.mark.parametrize(("count", "said"), [(5e7, "100,000,000"), (1e300, r"2e\+300")])

@@ -12,8 +12,9 @@ import pytest
 
 from autoscaler.lab.replay.case import Trace
 from autoscaler.lab.replay.inputs.trace_file import TraceError, load
-from autoscaler.lab.replay.inputs.transform import clip, generate, scale, thin, truncate
+from autoscaler.lab.replay.inputs.transform import clip, scale, thin, truncate
 from autoscaler.sim.engine.traffic import Lengths, Shape
+from tests.lab.replay.synthetic import generate
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
 SHAPE = Shape(2.0, Lengths(200, 0.5, 2000), Lengths(100, 0.5, 1000))
@@ -166,14 +167,6 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         load(tmp_path / "absent.csv")
 
 
-def test_generated_trace_follows_its_shape_and_seed() -> None:
-    trace = generate("made", SHAPE, 3600.0, seed=1)
-    assert len(trace.arrival_s) == pytest.approx(7200, rel=0.05)
-    assert trace.arrival_s.max() < trace.duration_s == 3600.0
-    assert np.array_equal(trace.arrival_s, generate("made", SHAPE, 3600.0, seed=1).arrival_s)
-    assert not np.array_equal(trace.arrival_s[:9], generate("made", SHAPE, 3600.0, seed=2).arrival_s[:9])
-
-
 def test_copies_multiply_minutes_and_smear_seconds() -> None:
     burst = Trace("burst", np.full(200, 300.0), np.ones(200, np.int64), np.ones(200, np.int64), 900.0)
     many = scale(burst, 8, seed=3)
@@ -226,5 +219,3 @@ def test_invalid_transformations_are_refused() -> None:
         clip(trace, 10.0, 90.0)
     with pytest.raises(ValueError, match="max_model_len is 1; it must be at least 2"):
         truncate(trace, 1)
-    with pytest.raises(ValueError, match="duration_s is 0; it must be above 0"):
-        generate("made", SHAPE, 0.0, seed=1)

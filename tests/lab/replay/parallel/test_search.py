@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
+from autoscaler.lab.replay.call_progress import Progress
 from autoscaler.lab.replay.parallel.search import Call, Search, run_searches
-from autoscaler.lab.replay.progress import Progress
 
 
 def multiply(factor: int, number: int) -> int:

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from autoscaler.lab.replay.call_progress import Progress
 from autoscaler.lab.replay.parallel import sweep as sweep_
 from autoscaler.lab.replay.parallel.sweep import sweep
-from autoscaler.lab.replay.progress import Progress
 from tests.harness.process import PATIENCE_S
 
 ROOT = Path(__file__).parents[4]

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from autoscaler.adapters.standard_output import printing
-from autoscaler.lab.replay.inputs.fit import LEAST_BUDGET_TOKENS, MOST_BUDGET_TOKENS, Fitted
-from autoscaler.lab.replay.inputs.fit import fit as fit_profile
+from autoscaler.lab.replay.inputs.fit_profile import LEAST_BUDGET_TOKENS, MOST_BUDGET_TOKENS, Fitted
+from autoscaler.lab.replay.inputs.fit_profile import fit as fit_profile
 from autoscaler.lab.replay.inputs.recording import read as read_recording
 from autoscaler.lab.report import output_files
 from autoscaler.lab.report.progress_bar import ProgressBar

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.core.table.columns import FloatColumn
-from autoscaler.lab.replay.inputs.fit import fit
+from autoscaler.lab.replay.inputs.fit_profile import fit
 from autoscaler.lab.replay.inputs.recording import Recording
 from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.engine.replica import Replica
@@ -178,7 +178,7 @@ def test_constant_of_zero_gives_a_warning() -> None:
     ]
 
 
-# Median, mean and 90th percentile of the error, as docs/explanation/simulator.md states them.
+# Median, mean and 90th percentile of the error, as bench/research-log/39 states them.
 STATED = {
     ("load", "kv-bound"): {
         "TTFT": (0.123, 0.267, 0.448),
