@@ -13,7 +13,7 @@ import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.report.charts import LEFT, NARROW, NARROW_LEFT, RIGHT, WIDTH, draw_axis, picture, x_label
-from autoscaler.lab.report.svg import LABEL_PX, Scale, area, element, nice_ticks, step_path
+from autoscaler.lab.report.svg import LABEL_PX, Scale, element, nice_ticks, step_path
 
 DAY_S, HOUR_S = 86_400.0, 3600.0
 DAY_POINTS = 144
@@ -27,7 +27,7 @@ class ChartLine(NamedTuple):
     """A line of a chart."""
 
     css_class: str
-    values: FloatColumn  # float64[n]
+    values: FloatColumn  # float64[n]; NaN: not known, so a gap
 
 
 def gpus_by_hour(at_s: FloatColumn, lines: Sequence[ChartLine]) -> str:
@@ -62,10 +62,10 @@ def _paths(x: Scale, y: Scale, at_s: FloatColumn, end_s: float, lines: Sequence[
     at = [x(time_s) for time_s in (*at_s.tolist(), end_s)]
     drawn = []
     for number, (css_class, values) in enumerate(lines):
-        path = step_path(at, [y(value) for value in (*values.tolist(), float(values[-1]))])
+        heights = [y(value) for value in (*values.tolist(), float(values[-1]))]
         if number == 0:
-            drawn.append(element("path", class_=f"area {css_class}", d=area(path, at, y(0.0))))
-        drawn.append(element("path", class_=f"line {css_class}", d=path))
+            drawn.append(element("path", class_=f"area {css_class}", d=step_path(at, heights, y(0.0))))
+        drawn.append(element("path", class_=f"line {css_class}", d=step_path(at, heights)))
     return drawn
 
 
@@ -85,7 +85,7 @@ def thin(at_s: FloatColumn, lines: Sequence[ChartLine], points: int) -> tuple[Fl
     if len(at_s) <= points:
         return at_s, list(lines)
     starts = np.linspace(0, len(at_s), points, endpoint=False).astype(np.int64)
-    return at_s[starts], [ChartLine(name, np.maximum.reduceat(values, starts)) for name, values in lines]
+    return at_s[starts], [ChartLine(name, np.fmax.reduceat(values, starts)) for name, values in lines]
 
 
 def _top(lines: Sequence[ChartLine]) -> float:

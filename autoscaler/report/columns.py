@@ -13,7 +13,7 @@ from autoscaler.core.model.spec import Spec
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts, count_wake_ups, find_shortest_timeout
 from autoscaler.core.planner.select import StrategyState, serve_interval
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero, replace
-from autoscaler.report.fluid import Course, FleetView, FluidQueue
+from autoscaler.report.fluid import Course, FleetView, FluidQueue, Reserve
 from autoscaler.report.load import FleetLoad, Profiles
 
 ACTUAL, POLICY, CONSTANT = "actual", "policy", "constant"
@@ -39,8 +39,7 @@ def repeat_actual(load: FleetLoad, profiles: Profiles) -> Course:
         missed[step] = queue.serve(
             load.demand[step].astype(np.float64), load.arrivals[step], ready, profiles, load.span.step_s
         )
-        with np.errstate(invalid="ignore", divide="ignore"):
-            waiting[step] = or_zero(queue.backlog_s / load.work_s[step])
+        waiting[step] = queue.count_waiting(load.work_s[step], profiles)
     everywhere = np.ones(services, bool)
     return Course(ACTUAL, "as it was, by the model", load.ordered, load.pods, waiting, missed, everywhere)
 
@@ -49,15 +48,22 @@ class PolicyColumn:
     """This policy: the planner, started at the beginning of the span, with the speed of replicas known.
 
     It sees its own fleet: the misses of its own queue count against its error budget. With `idleAfter: auto` it goes to
-    zero only where a gateway holds requests, which no history shows.
+    zero only where a gateway is known to hold requests.
     """
 
     name, title = POLICY, "this policy"
 
-    def __init__(self, load: FleetLoad, profiles: Profiles, spec: Spec, past: IdleTimeouts | None = None) -> None:
-        """past: the wake-ups so far, where a gateway holds the requests of all services; None: none does."""
+    def __init__(
+        self,
+        load: FleetLoad,
+        profiles: Profiles,
+        spec: Spec,
+        past: IdleTimeouts | None = None,
+        holds: BoolColumn | bool = False,
+    ) -> None:
+        """past: the wake-ups so far; None: none. holds: bool[W], a gateway holds requests at zero."""
         services = load.shape[1]
-        self._rests_by_budget = np.isinf(spec.idle_after_s) & (past is not None)
+        self._rests_by_budget = np.isinf(spec.idle_after_s) & holds
         self._timeouts = past or IdleTimeouts.blank(services)
         self._load, self._profiles, self._spec = load, profiles, spec
         most = load.ordered.max(axis=0, initial=0.0)
@@ -70,11 +76,21 @@ class PolicyColumn:
             first_token_limit_s=spec.first_token_limit_s,
             itl_objective_s=spec.itl_objective_s,
         )
+        self._reserve = Reserve.of(spec)
         self._idle_s = np.zeros(services)
         self._period_s, self._at_begin = np.full(services, np.inf), np.zeros(services)  # of the limit on shrinkage
         self._waiting = np.zeros(services)
 
     def decide(self, view: FleetView) -> FloatColumn:
+        return np.asarray(np.fmax(self._plan(view), self._window_floor(view.step)))
+
+    def _window_floor(self, step: int) -> FloatColumn:
+        """Return the replicas that open windows ask for; NaN: none."""
+        floors = self._load.floors
+        return np.full(len(self._ceiling), np.nan) if floors is None else np.minimum(floors[step], self._ceiling)
+
+    def _plan(self, view: FleetView) -> FloatColumn:
+        """Return the counts without pre-warm windows."""
         if view.step == 0:
             return view.wanted
         step = view.step - 1
@@ -87,7 +103,7 @@ class PolicyColumn:
         self._waiting = view.waiting
         wanted = np.where(np.isnan(self._state.replicas), view.wanted, self._state.replicas)
         wanted = np.where(known, wanted, np.fmax(wanted, view.wanted))  # missing data never shrinks
-        return self._limit(self._rest(wanted, view, known), view)
+        return self._limit(self._rest(wanted, view, self._load.seen[step]), view)
 
     def _stats(self, view: FleetView, step: int) -> tuple[IntervalStats, Interval]:
         """Return what its own fleet would have shown of a step, and the load of it."""
@@ -100,7 +116,6 @@ class PolicyColumn:
             ttft_counted=arrivals,
             ttft_missed=missed,
         )
-        unknown = np.full(services, np.nan)
         stats = IntervalStats(
             totals=totals,
             replicas=view.ready,
@@ -108,33 +123,33 @@ class PolicyColumn:
             mean_replicas=view.ready,
             waiting=view.waiting,
             cold_start_s=p.cold_start_s,
-            kept_asleep=np.zeros(services),
-            wake_s=unknown,
+            kept_asleep=self._reserve.replicas,
+            wake_s=self._reserve.wake_s,
             first_token_limit_s=spec.first_token_limit_s,
             itl_objective_s=spec.itl_objective_s,
             budget_share=spec.error_budget,
             window_s=spec.budget_window_s,
             prefill=np.zeros(services, bool),
             floor=self._floor,
-            window_floor=unknown,
+            window_floor=self._window_floor(step),
             ceiling=self._ceiling,
         )
         observed_s = np.where(self._load.seen[step] & (view.ready > 0), view.step_s, 0.0)
         return stats, Interval(observed_s, view.demand, arrivals, p.steepness, p.batch_room_s)
 
-    def _rest(self, wanted: FloatColumn, view: FleetView, known: BoolColumn) -> FloatColumn:
+    def _rest(self, wanted: FloatColumn, view: FleetView, seen: BoolColumn) -> FloatColumn:
         """Go to zero after the idle time that the policy states, and come back with the first request."""
-        is_idle = (view.arrivals_per_s <= 0) & (view.waiting <= 0) & known
+        is_idle = (view.arrivals_per_s <= 0) & (view.waiting <= 0) & seen
         before, self._idle_s = self._idle_s, np.where(is_idle, self._idle_s + view.step_s, 0.0)
         idle_after_s = self._spec.idle_after_s
         if self._rests_by_budget.any():
-            idle_after_s = np.where(self._rests_by_budget, self._shortest_s(view, known, before), idle_after_s)
+            idle_after_s = np.where(self._rests_by_budget, self._shortest_s(view, seen, before), idle_after_s)
         rests = np.isfinite(idle_after_s) & (self._idle_s >= idle_after_s)
         return np.where(rests, 0.0, np.fmax(wanted, self._floor))
 
-    def _shortest_s(self, view: FleetView, known: BoolColumn, rested_s: FloatColumn) -> FloatColumn:
+    def _shortest_s(self, view: FleetView, seen: BoolColumn, rested_s: FloatColumn) -> FloatColumn:
         """Return the idle time that `auto` selects, as the planner does; float64[W], NaN: none."""
-        start_s, step_s = self._profiles.cold_start_s, np.where(known, view.step_s, 0.0)
+        start_s, step_s = self._profiles.cold_start_s, np.where(seen, view.step_s, 0.0)
         self._timeouts = count_wake_ups(self._timeouts, step_s, view.arrivals_per_s * step_s, rested_s, start_s)
         return find_shortest_timeout(self._timeouts, self._spec.attainment, start_s, self._idle_s)
 

@@ -1,7 +1,7 @@
 """What the GPUs of each service did over a span, by the daemon's own rules, and one change to consider.
 
-What a change saves is replayed where the replay knows it: that of going to zero. GPU activity alone never changes a
-count, here as in the daemon.
+What a change saves is replayed (`change_replay`), and one is offered that keeps what is promised. GPU activity alone
+never changes a count, here as in the daemon.
 """
 
 from __future__ import annotations
@@ -21,26 +21,14 @@ from autoscaler.core.model.spec import Spec
 from autoscaler.core.observe import gpu_activity
 from autoscaler.core.observe.diagnosis import GpuFacts, classify
 from autoscaler.core.table.columns import Columns, FloatColumn, IntColumn, or_zero, replace
-from autoscaler.report.columns import PolicyColumn
-from autoscaler.report.facts import ServiceFacts
-from autoscaler.report.fluid import follow
-from autoscaler.report.idle import find_rest
-from autoscaler.report.load import FleetLoad, Profiles
-from autoscaler.report.outcome import ServiceFigures, sum_up
-
-QUEUED = 0.5
-"""Mean number of waiting requests from which a service had a queue."""
+from autoscaler.report.change_replay import MOST_REPLAYS, ReplayInputs, TriedChange, replay_changes
+from autoscaler.report.changes import Service, ServiceChange, find_changes
+from autoscaler.report.outcome import ServiceFigures
 
 LEAST_SHARE = 0.01
 """Share of the hours below which it is not said that they are not known."""
 
-LOST = 1e-4
-"""Attainment that a change may lose by rounding."""
-
-NOT_TO_ZERO = (
-    "sleep of idle replicas, or a smaller slice: to zero, waking up costs more of its error budget than it has"
-)
-NO_SAVING = "its saving is not measured: no replay knows it"
+NO_SAVING = "its saving is not known: history does not show what its engine waits for"
 
 
 @dataclass(frozen=True)
@@ -61,30 +49,34 @@ class GpuHours(Columns):
 
 
 class Proposal(NamedTuple):
-    """One change to consider for a service."""
+    """One change to consider for a service, and all that were tried."""
 
     change: str  # "": none
-    saved_gpu_hours: float  # that this policy uses less with the change, over the span; NaN: not replayed
-    attainment: float  # with the change, 0..1; NaN: not replayed
+    effect: str  # what it would do; "": there is none to consider
+    saved_gpu_hours: float = math.nan  # that this policy uses less with the change, over the span; NaN: not replayed
+    attainment: float = math.nan  # with the change, 0..1; NaN: not replayed
+    tried: tuple[TriedChange, ...] = ()
 
     @property
     def words(self) -> str:
-        """Return the change and what it saves; "": none."""
+        """Return the change and what it would do; "": none."""
         if not self.effect:
-            return self.change.replace("none: ", "No change: ")
+            return self.change.replace("none: ", "No change: ", 1)
         return f"Consider {self.change}; {self.effect}"
 
-    @property
-    def effect(self) -> str:
-        """Return what the change saves, in words; "": there is none to consider."""
-        if not self.change or self.change.startswith("none"):
-            return ""
-        if math.isnan(self.saved_gpu_hours):
-            return NO_SAVING
-        return f"replayed: {self.saved_gpu_hours:,.1f} GPU-hours less than this policy, at {self.attainment:.2%}"
-
-
-NONE = Proposal("", math.nan, math.nan)
+    @classmethod
+    def of(cls, tried: Sequence[TriedChange]) -> Proposal:
+        """Return the change that is offered and saves most, else why none is."""
+        offered = [each for each in tried if not each.refusal]
+        if offered:
+            best = max(offered, key=lambda each: each.saved)
+            return cls(best.change.words, best.effect, best.saved, best.attainment, tuple(tried))
+        unknown = next((each for each in tried if each.change.why), None)
+        if unknown is not None and all(each.change.why for each in tried):
+            return cls(unknown.change.words, unknown.effect, tried=tuple(tried))
+        return cls(
+            f"none: {'; '.join(f'{each.change.words}: {each.refusal}' for each in tried)}", "", tried=tuple(tried)
+        )
 
 
 @dataclass(frozen=True)
@@ -116,7 +108,7 @@ class GpuStory:
         main, states = self.main(row), self.by_state(row)
         if not main.known:
             return f"not known, because {main.title}"
-        said = f"{main.title} in {states[main.state] / total:.0%} of {total:,.1f} replica-hours"
+        said = f"{main.title}, in {states[main.state] / total:.0%} of {total:,.1f} replica-hours"
         if states[UNKNOWN] >= LEAST_SHARE * total:
             said += f", and {states[UNKNOWN] / total:.0%} are not known"
         return said + (WEAK if self.hours.weak_h[row] > 0 else "")
@@ -149,69 +141,62 @@ def count_hours(days: Iterable[PodMoments], services: Sequence[ServiceName], ste
 def tell(
     hours: GpuHours,
     step_s: float,
-    load: FleetLoad,
-    profiles: Profiles,
-    facts: ServiceFacts,
-    spec: Spec,
+    inputs: ReplayInputs,
     by_policy: ServiceFigures,
+    doubts: Sequence[str] = (),
 ) -> GpuStory:
-    """Return the story with one change for each service. by_policy: the figures under this policy."""
+    """Return the story with one change for each service.
+
+    by_policy: the figures under this policy. doubts: [W], why a service is not well modelled; "": it is.
+    """
+    load, profiles, facts, spec, holds = inputs
     story = GpuStory(hours, step_s)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        alive = np.maximum((load.pods > 0).sum(axis=0), 1)
-        kv_usage = np.where(load.pods > 0, or_zero(load.kv_usage), 0.0).sum(axis=0) / alive
-        waiting = np.where(load.seen, or_zero(load.waiting), 0.0).sum(axis=0) / alive
-    to_zero = _replay_zero(story, load, profiles, facts, spec, by_policy)
-    found = []
-    for row in range(load.shape[1]):
-        now = Circumstances(
-            kv_usage=float(kv_usage[row]),
-            waiting=float(waiting[row]) if waiting[row] >= QUEUED else 0.0,
-            is_side=False,  # a pair is no part of history
-            max_wait_s=float(spec.max_wait_s[row]),
-            sleep_replicas=float(spec.sleep_replicas[row]),
-            asleep=0.0,
-            idle_after_s=float(spec.idle_after_s[row]),
-            holds_requests=False,
-        )
-        change = find_change(story.main(row), now)
-        if (
-            story.main(row) is Diagnosis.IDLE_AND_LOADED
-            and not math.isfinite(now.idle_after_s)
-            and not now.sleep_replicas > 0
-        ):
-            change = NOT_TO_ZERO  # unless a replay shows that it is worth it
-        found.append(to_zero.get(row) or Proposal(change, math.nan, math.nan))
-    return replace(story, proposals=tuple(found))
+    wanted: list[tuple[int, ServiceChange]] = []
+    for row in _by_gpu_hours(by_policy):
+        found = find_changes(story.main(row), Service(load, profiles, facts, spec, row))
+        if _is_settled(story.main(row), spec, row, bool(holds[row])):
+            continue
+        if doubts and doubts[row]:
+            found = tuple(each._replace(why=f"it is not well modelled: {doubts[row]}") for each in found)
+        wanted += [(row, each) for each in found]
+    late = [place for place, (_, each) in enumerate(wanted) if not each.why][MOST_REPLAYS:]
+    for place in late:
+        row, change = wanted[place]
+        why = f"only {MOST_REPLAYS} changes are replayed, of the services with most GPUs"
+        wanted[place] = row, change._replace(why=why)
+    figures = by_policy.gpu_hours, by_policy.attainment
+    tried: dict[int, list[TriedChange]] = {}
+    made = replay_changes(wanted, inputs, figures)
+    for (row, _), each in zip(wanted, made, strict=True):
+        tried.setdefault(row, []).append(each)
+    proposals = (_propose(story, spec, row, tried.get(row), bool(holds[row])) for row in range(load.shape[1]))
+    return replace(story, proposals=tuple(proposals))
 
 
-def _replay_zero(
-    story: GpuStory,
-    load: FleetLoad,
-    profiles: Profiles,
-    facts: ServiceFacts,
-    spec: Spec,
-    by_policy: ServiceFigures,
-) -> dict[int, Proposal]:
-    """Replay the way to zero of services that were idle and loaded for most of the time, where that saves something."""
-    rests = {
-        row: rest
-        for row in range(load.shape[1])
-        if story.main(row) is Diagnosis.IDLE_AND_LOADED and not math.isfinite(spec.idle_after_s[row])
-        if (rest := find_rest(load, row, float(profiles.cold_start_s[row]), float(spec.error_budget[row])))
-    }
-    if not rests:
-        return {}
-    rows = list(rests)
-    few, their = load.only(rows), profiles.take(np.array(rows))
-    resting = replace(spec.take(np.array(rows)), idle_after_s=np.array([rest.idle_s for rest in rests.values()]))
-    course = follow(PolicyColumn(few, their, resting), few, their)
-    figures = sum_up(course, few, their, facts.only(rows), resting)
-    found = {}
-    for place, (row, rest) in enumerate(rests.items()):
-        saved = float(by_policy.gpu_hours[row] - figures.gpu_hours[place])
-        kept, before = float(figures.attainment[place]), float(by_policy.attainment[row])
-        if saved > 0 and kept >= min(before, float(spec.attainment[row])) - LOST:
-            change = f"scale to zero after {rest.idle_s / 60:.0f} min without a request (scaleToZero.idleAfter)"
-            found[row] = Proposal(change, saved, kept)
-    return found
+def _by_gpu_hours(figures: ServiceFigures) -> list[int]:
+    rows: list[int] = np.argsort(-np.nan_to_num(figures.gpu_hours), kind="stable").tolist()
+    return rows
+
+
+def _is_settled(main: Diagnosis, spec: Spec, row: int, holds: bool) -> bool:
+    """Return whether the policy of an idle service lets it rest already."""
+    by_time = math.isfinite(spec.idle_after_s[row]) or (holds and math.isinf(spec.idle_after_s[row]))
+    rests = by_time or spec.sleep_replicas[row] > 0
+    return main is Diagnosis.IDLE_AND_LOADED and bool(rests)
+
+
+def _propose(story: GpuStory, spec: Spec, row: int, tried: Sequence[TriedChange] | None, holds: bool) -> Proposal:
+    if tried:
+        return Proposal.of(tried)
+    now = Circumstances(
+        kv_usage=math.nan,
+        waiting=math.nan,
+        is_side=False,  # a pair is no part of history
+        max_wait_s=float(spec.max_wait_s[row]),
+        sleep_replicas=float(spec.sleep_replicas[row]),
+        asleep=float(spec.sleep_replicas[row]),
+        idle_after_s=float(spec.idle_after_s[row]),
+        holds_requests=holds,
+    )
+    change = find_change(story.main(row), now)
+    return Proposal(change, "" if not change or change.startswith("none") else NO_SAVING)

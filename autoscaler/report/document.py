@@ -53,10 +53,11 @@ def document(report: FleetReport) -> dict[str, Any]:
         "fine_step_s": span.step_s,
         "sentence": sentence(verdict),
         "verdict": {
-            **{name: _plain(value) for name, value in vars(verdict).items() if name not in ("spare", "prices")},
+            **{name: _plain(value) for name, value in vars(verdict).items() if not isinstance(value, Money | str)},
             "prices": verdict.prices,
             "spare_usd": _plain(verdict.spare.usd),
             "spare": verdict.spare.to_json(),
+            "policy_saved": verdict.policy_saved.to_json(),
         },
         "columns": [
             {
@@ -84,11 +85,16 @@ def total(outcome: ServiceFigures) -> dict[str, Any]:
     """Return the sums over the services that have them, and how many each sum leaves out."""
     sums = {name: float(np.nansum(getattr(outcome, name))) for name in SUMMED}
     priced = ~np.isnan(outcome.usd)
-    of_priced = (float(np.nansum(each[priced])) for each in (outcome.output_tokens, outcome.requests))
-    sums |= UnitCosts.of(sums["usd"] if priced.any() else math.nan, *of_priced)._asdict()
+    told = priced & ~np.isnan(outcome.output_tokens)
+    of_tokens, of_requests = (
+        UnitCosts.of(*(float(each[those].sum()) for each in (outcome.usd, outcome.output_tokens, outcome.requests)))
+        for those in (told, priced)
+    )
+    sums |= of_requests._replace(usd_per_million_tokens=of_tokens.usd_per_million_tokens)._asdict()
     sums["attainment"] = 1 - sums["missed"] / sums["requests"] if sums["requests"] else math.nan
     return {name: _plain(value) for name, value in sums.items()} | {
         "without_price": int((np.isnan(outcome.usd) & (outcome.gpu_hours > 0)).sum()),
+        "without_tokens": int((priced & ~told).sum()),
         "without_counts": int(np.isnan(outcome.gpu_hours).sum()),
     }
 
@@ -144,6 +150,20 @@ def gpus_of(report: FleetReport, row: int) -> dict[str, Any] | None:
         "effect": proposal.effect,
         "saved_gpu_hours": _plain(proposal.saved_gpu_hours),
         "attainment": _plain(proposal.attainment),
+        "changes": [
+            {
+                "name": each.change.name,
+                "change": each.change.words,
+                "gpu_hours": _plain(each.gpu_hours),
+                "asleep_gpu_hours": _plain(each.asleep_gpu_hours),
+                "gpu_hours_today": _plain(each.gpu_hours_today),
+                "attainment": _plain(each.attainment),
+                "attainment_today": _plain(each.attainment_today),
+                "offered": not each.refusal,
+                "why_not": each.refusal,
+            }
+            for each in proposal.tried
+        ],
     }
 
 
@@ -187,7 +207,7 @@ def assumptions(report: FleetReport, row: int) -> list[str]:
             "speed of a replica: no engine reports token gaps, so that of its size, else of 8B",
         ),
         (profiles.assumed_misses[row], "misses by load: no engine reports histograms, so a usual curve"),
-        (profiles.assumed_start[row], "cold start: none was seen, so that of the policy"),
+        (profiles.assumed_start[row], "cold start: nothing told its length, so that of the policy"),
         (report.facts.assumed_gpus[row], "GPUs of a replica: neither DCGM nor kube-state-metrics tells, so one"),
     )
     return [text for is_assumed, text in said if is_assumed]

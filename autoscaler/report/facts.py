@@ -29,7 +29,7 @@ class PriceSources:
     """What prices come from, and how the nodes of services are paid for."""
 
     stated: Mapping[str, float]  # USD for an hour of a whole device, by `config.prices.key_of`
-    measured: Mapping[str, float] = field(default_factory=dict)  # likewise
+    measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # likewise, by cluster; "": of all others
     capacity_types: Mapping[ServiceName, str] = field(default_factory=dict)  # as `Pool.capacity_type`
 
 
@@ -55,6 +55,7 @@ class ServiceFacts:
             self.usd_per_hour[place],
             tuple(self.reasons[row] for row in place),
             tuple(self.products[row] for row in place) if self.products else (),
+            tuple(self.sources[row] for row in place) if self.sources else (),
         )
 
     def money(self, names: Sequence[ServiceName], usd: FloatColumn, counted: BoolColumn) -> Money:
@@ -86,7 +87,7 @@ def gather_facts(
         models.append(fleet.workloads[row].model if fleet is not None and row >= 0 else "")
         gpus.append(hardware.gpus)
         products.append(hardware.pool.product if hardware.pool is not None else "")
-        costs.append(price(hardware, prices, prices.capacity_types.get(service, "")))
+        costs.append(price(hardware, prices, service))
     known = np.array(gpus, dtype=np.float64)
     return ServiceFacts(
         model=tuple(models),
@@ -99,12 +100,13 @@ def gather_facts(
     )
 
 
-def price(hardware: Hardware, prices: PriceSources, capacity_type: str) -> Price:
+def price(hardware: Hardware, prices: PriceSources, service: ServiceName) -> Price:
     """Return the price of one replica per hour. The only place where a report looks a price up."""
     if hardware.pool is None:
         return Price(math.nan, "no metric names its GPU: DCGM reports none for its pods")
-    pool = hardware.pool._replace(capacity_type=capacity_type or hardware.pool.capacity_type)
-    found = find_price(pool, prices.stated, prices.measured)
+    pool = hardware.pool._replace(capacity_type=prices.capacity_types.get(service) or hardware.pool.capacity_type)
+    measured = prices.measured.get(service.cluster) or prices.measured.get("", {})
+    found = find_price(pool, prices.stated, measured)
     return found.times(1.0 if math.isnan(hardware.gpus) else hardware.gpus)
 
 

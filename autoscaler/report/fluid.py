@@ -14,6 +14,8 @@ import numpy as np
 
 from autoscaler.core.measure.capacity import compute_carried_load
 from autoscaler.core.measure.miss_curve import compute_mean_queue
+from autoscaler.core.model.spec import Spec
+from autoscaler.core.starts.wake_ups import FIRST_WAKE_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 from autoscaler.report.history import Steps
 from autoscaler.report.load import FleetLoad, Profiles
@@ -61,6 +63,24 @@ class Course:
     missed: Steps  # requests of the step that missed their objective
     decides: BoolColumn  # bool[W], services for which the column has counts; figures of others are NaN
     notes: tuple[str, ...] = ()
+    asleep: FloatColumn | float = 0.0  # float64[W], replicas that sleep in addition and hold their GPUs
+
+    @property
+    def held(self) -> Steps:
+        """Replicas that hold GPUs, asleep or not; float32[T, W]."""
+        return np.asarray(self.wanted + np.float32(self.asleep))
+
+
+class Reserve(NamedTuple):
+    """Replicas that a policy keeps asleep, and until when one serves; float64[W]."""
+
+    replicas: FloatColumn
+    wake_s: FloatColumn
+
+    @classmethod
+    def of(cls, spec: Spec) -> Reserve:
+        """Return that of policies. No history shows how long waking takes, so the daemon's first guess stands in."""
+        return cls(or_zero(spec.sleep_replicas), FIRST_WAKE_S[(spec.sleep_level == 2).astype(np.int64)])
 
 
 @dataclass
@@ -68,6 +88,7 @@ class FluidQueue:
     """The queue of one fleet per service, moved on step by step."""
 
     backlog_s: FloatColumn  # float64[W], replica-seconds of waiting work
+    arrived: FloatColumn | float = 0.0  # float64[W], requests so far
 
     def serve(
         self, demand: FloatColumn, arrivals: FloatColumn, ready: FloatColumn, p: Profiles, dt: float
@@ -86,8 +107,16 @@ class FluidQueue:
             queued = np.where(high > low, np.clip((high - most) / (high - low), 0.0, 1.0), 1.0 * (high > most))
             busy = np.where(ready > 0, demand / ready, 1.0)
         beside = np.minimum(p.unavoidable + p.steepness * compute_mean_queue(busy), 1.0)
-        self.backlog_s = after
+        self.backlog_s, self.arrived = after, self.arrived + arrivals
         return np.asarray(arrivals * (queued + (1 - queued) * beside))
+
+    def count_waiting(self, work_s: FloatColumn, p: Profiles) -> FloatColumn:
+        """Return the requests that wait, at most all that came; float64[W].
+
+        work_s: float[W], of a request in the step; 0: nothing shows it, and that of a mean request counts.
+        """
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.minimum(or_zero(self.backlog_s / np.where(work_s > 0, work_s, p.work_s)), self.arrived)
 
 
 def follow(
@@ -96,14 +125,18 @@ def follow(
     profiles: Profiles,
     progress: Callable[[float], None] = lambda _: None,
     start: FloatColumn | None = None,
+    reserve: Reserve | None = None,
 ) -> Course:
     """Let a column decide the counts of each step, and return its course.
 
-    start: float64[W], replicas that serve at the beginning; None: as many as really did.
+    start: float64[W], replicas that serve at the beginning; None: as many as really did. reserve: sleeping replicas,
+    of which that many serve one wake-up after they are ordered, as in `core.planner.shadow_fleets`.
     """
     steps, services = load.shape
     dt = load.span.step_s
     delay = np.maximum(np.round(profiles.cold_start_s / dt), 1).astype(np.int64)
+    wake = delay if reserve is None else np.maximum(np.round(reserve.wake_s / dt), 1).astype(np.int64)
+    asleep = np.zeros(services) if reserve is None else reserve.replicas
     wanted = load.ordered[0].astype(np.float64) if start is None else start
     ready, missed_share = wanted.copy(), np.zeros(services)
     queue = FluidQueue(np.zeros(services))
@@ -114,35 +147,27 @@ def follow(
     for step in range(steps):
         if step % 256 == 0:
             progress(step / steps)
-        waiting = requests
-        running, kv_usage = _in_flight(load, max(step - 1, 0), demand, ready, profiles)
-        view = FleetView(
-            step,
-            load.span.start_s + step * dt,
-            dt,
-            wanted,
-            ready,
-            arrivals / dt,
-            demand,
-            waiting,
-            running,
-            kv_usage,
-            missed_share,
-        )
+        in_flight = _in_flight(load, max(step - 1, 0), demand, ready, profiles)
+        at_s, rate_per_s = load.span.start_s + step * dt, arrivals / dt
+        view = FleetView(step, at_s, dt, wanted, ready, rate_per_s, demand, requests, *in_flight, missed_share)
         decided = column.decide(view)
         decides |= ~np.isnan(decided)
         wanted = np.where(np.isnan(decided), wanted, decided)
         orders[step % len(orders)] = wanted
         ready = np.minimum(wanted, _least_of(orders, step, delay))
+        if asleep.any():
+            woken = np.minimum(wanted, _least_of(orders, step, np.minimum(wake, delay)))
+            ready = np.maximum(ready, np.minimum(woken, ready + asleep))
         demand, arrivals = (np.asarray(each[step], np.float64) for each in (load.demand, load.arrivals))
         missed = queue.serve(demand, arrivals, ready, profiles, dt)
         with np.errstate(invalid="ignore", divide="ignore"):
             missed_share = np.where(arrivals > 0, missed / arrivals, 0.0)
-            requests = or_zero(queue.backlog_s / load.work_s[step])
+        requests = queue.count_waiting(load.work_s[step], profiles)
         for name, values in (("wanted", wanted), ("ready", ready), ("waiting", requests), ("missed", missed)):
             out[name][step] = values
     progress(1.0)
-    return Course(column.name, column.title, out["wanted"], out["ready"], out["waiting"], out["missed"], decides)
+    found = out["wanted"], out["ready"], out["waiting"], out["missed"]
+    return Course(column.name, column.title, *found, decides, asleep=asleep)
 
 
 def _least_of(orders: FloatColumn, step: int, delay: IntColumn) -> FloatColumn:

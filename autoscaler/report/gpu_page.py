@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 
 import numpy as np
 
@@ -11,11 +10,11 @@ from autoscaler.core.gpu_use import GpuState
 from autoscaler.core.model.diagnosis import STATES, UNKNOWN
 from autoscaler.core.model.money import dollars
 from autoscaler.lab.report.format import UNKNOWN as DASH
-from autoscaler.lab.report.format import amount, count, share
+from autoscaler.lab.report.format import amount, count, duration, share
 from autoscaler.report import html
 from autoscaler.report.gpu_use import TITLES, by_namespace
+from autoscaler.report.html import escape
 from autoscaler.report.report import FleetReport
-from autoscaler.report.table import duration
 from autoscaler.report.teams import team_figures
 
 MOST_SERVICES = 200
@@ -36,15 +35,19 @@ def gpus(report: FleetReport) -> str:
         for row in order:
             hours, proposal = story.by_state(row), story.proposals[row]
             texts = [amount(hours[state]) if hours[state] else "" for state in states]
-            lines = (story.sentence(row), proposal.words)
-            consider = f'<td class="wrap">{"".join(f"<div>{escape(line)}</div>" for line in lines)}</td>'
+            is_refused = bool(proposal.tried) and not proposal.effect  # the lines of what was tried say why
+            lines = (story.sentence(row), "No change is offered." if is_refused else proposal.words)
+            said = "".join(f"<div>{escape(line)}</div>" for line in lines)
+            said += "".join(f'<div class="muted">{escape(each.line)}</div>' for each in proposal.tried)
+            consider = f'<td class="wrap">{said}</td>'
             name = html.row(str(report.services[row]), texts)
             yield name.removesuffix("</tr>") + consider + "</tr>"
 
     left = len(report.services) - len(order)
     about = (
         "Replica-hours by what their GPUs did, by the daemon's own rules. Activity alone never changes a count. A "
-        "change is something to consider; what it saves is stated only where a replay measured it."
+        "change is something to consider. Each was replayed on this history, or the reason says why it was not; one is "
+        "offered that keeps what is promised and saves most."
         + (f" {count(left, 'service')} more are in the JSON." if left > 0 else "")
     )
     return html.section("What the GPUs did", html.table(head, rows()), about)
@@ -69,9 +72,10 @@ def gpu_use(report: FleetReport) -> str:
             texts = [amount(use.states.get(state.published, 0.0)) for state in states]
             cost = use.cost
             usd = (dollars(cost.usd) if cost.priced else DASH) + "*" * bool(cost.unpriced)
+            idle = use.idle_words(report.use_from) or DASH
             causes = sorted(use.causes.items(), key=lambda each: (-each[1], each[0]))[:MOST_CAUSES]
             kept = ", ".join(f"{TITLES.get(name, name)} {amount(hours)}" for name, hours in causes)
-            row = html.row(namespace or DASH, [*texts, amount(use.idle_h), usd])
+            row = html.row(namespace or DASH, [*texts, idle, usd])
             yield row.removesuffix("</tr>") + f'<td class="wrap">{escape(kept)}</td></tr>'
 
     left = len(found) - MOST_NAMESPACES

@@ -21,12 +21,14 @@ from autoscaler.report.history import Span
 from autoscaler.report.report import FleetReport
 
 USE_OF_DAEMON = "as the daemon counted it, tick by tick"
-USE_ESTIMATED = "estimated from the history of engines and DCGM, since no daemon counted it"
+USE_ESTIMATED = (
+    "estimated from the history of engines and DCGM, since no daemon counted it; what is ready beyond the load counts "
+    "as serving where DCGM shows activity"
+)
 MOST_NAMESPACES = 20
 MOST_CAUSES = 4
 IDLE_STATES = {GpuState(state).published for state in IDLE}
 TITLES = {cause.published: cause.title for cause in IdleCause}
-STATE_TITLES = {state.published: state.title for state in GpuState}
 QUERY = (
     "SELECT namespace, workloads.name, gpu_use.kind, gpu_use.name, sum(gpu_s), sum(usd), count(*) - count(usd) "
     "FROM gpu_use JOIN workloads ON id = workload WHERE from_s > ? AND from_s < ? "
@@ -50,6 +52,20 @@ class NamespaceUse:
     @property
     def idle_h(self) -> float:
         return sum(self.states.get(state, 0.0) for state in IDLE_STATES)
+
+    @property
+    def unknown_h(self) -> float:
+        return self.states.get(GpuState.UNKNOWN.published, 0.0)
+
+    def idle_words(self, source: str) -> str:
+        """Return how many hours were idle; "": not known. source: where the hours come from.
+
+        None that were seen say nothing where the others are unknown or estimated: headroom counts as serving there.
+        """
+        is_estimate = source == USE_ESTIMATED
+        if not self.idle_h and (self.unknown_h or is_estimate):
+            return ""
+        return f"{'at least ' if is_estimate else ''}{self.idle_h:,.1f}"
 
     @property
     def cost(self) -> Money:
@@ -86,8 +102,8 @@ def of_services(
 
     whole_namespaces: also those of workloads beside them that no engine reported of, as while they start or fail.
     """
-    own = {(name.namespace, name.name) for name in services}
-    spaces = {name.namespace for name in services} if whole_namespaces else set()
+    own = {(name.space, name.name) for name in services}
+    spaces = {name.space for name in services} if whole_namespaces else set()
     return tuple(row for row in rows if row.namespace in spaces or (row.namespace, name_in_pods(row.workload)) in own)
 
 
@@ -120,24 +136,35 @@ def estimate_use(report: FleetReport) -> tuple[GpuUseRow, ...]:
         for (kind, state), replica_h in parts.items():
             if replica_h > 0:
                 usd = replica_h * rate if kind == STATE else math.nan
-                rows.append(GpuUseRow(name.namespace, name.name, kind, state, replica_h * facts.gpus[row] * 3600, usd))
+                rows.append(GpuUseRow(name.space, name.name, kind, state, replica_h * facts.gpus[row] * 3600, usd))
     return tuple(rows)
 
 
-def say_use(rows: Iterable[GpuUseRow]) -> tuple[str, ...]:
-    """Say for each namespace how many GPU-hours it had, how many were idle, what they cost, and what kept them."""
+def say_use(rows: Iterable[GpuUseRow], source: str) -> tuple[str, ...]:
+    """Say for each namespace how many GPU-hours it had, how many were idle, what they cost, and what kept them.
+
+    source: where the rows come from.
+    """
     found = list(by_namespace(rows).items())
-    said = [_say(*each) for each in found[:MOST_NAMESPACES]]
+    said = [_say(*each, source) for each in found[:MOST_NAMESPACES]]
     if rest := found[MOST_NAMESPACES:]:
-        said.append(f"idle GPUs of {len(rest)} more namespaces: {sum(use.idle_h for _, use in rest):,.1f} GPU-hours")
+        least = "at least " if source == USE_ESTIMATED or any(use.unknown_h for _, use in rest) else ""
+        idle_h = sum(use.idle_h for _, use in rest)
+        said.append(f"idle GPUs of {len(rest)} more namespaces: {least}{idle_h:,.1f} GPU-hours")
     return tuple(said)
 
 
-def _say(namespace: str, use: NamespaceUse) -> str:
+def _say(namespace: str, use: NamespaceUse, source: str) -> str:
     loaded_h = use.states.get(GpuState.LOADED_IDLE.published, 0.0)
-    words = f"GPUs of {namespace}: {use.total_h:,.1f} GPU-hours, of which {use.idle_h:,.1f} idle"
+    words = f"GPUs of {namespace}: {use.total_h:,.1f} GPU-hours"
+    idle = use.idle_words(source)
+    if not idle:
+        return f"{words}; how many were idle is not known"
+    words += f", of which {idle} idle"
     if loaded_h:
         words += f" ({loaded_h:,.1f} loaded, not active)"
+    if use.unknown_h:
+        words += f", and of {use.unknown_h:,.1f} it is not known"
     if not use.idle_h:
         return words
     largest = sorted(use.causes.items(), key=lambda each: (-each[1], each[0]))[:MOST_CAUSES]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Sequence
-from html import escape
 from importlib.resources import files
 
+from autoscaler.lab.report.format import printable
+
 NUMBER = ' class="number"'
+
+
+def escape(text: str) -> str:
+    """Return a text as HTML that shows it and nothing else: no markup, and no sign that turns what stands after it."""
+    return html.escape(printable(text))
 
 
 def document(title: str, facts: str, verdict: str, sections: Sequence[str]) -> str:

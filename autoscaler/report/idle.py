@@ -30,26 +30,34 @@ class Rest(NamedTuple):
 
 def find_rest(load: FleetLoad, w: int, cold_start_s: float, budget: float) -> Rest | None:
     """Return the idle time that saves most within the error budget; None: zero never pays."""
+    paying = [rest for rest in _paying(load, w, cold_start_s) if rest.missed_share <= BUDGET_PART * budget]
+    return max(paying, key=lambda rest: rest.saved_h, default=None)
+
+
+def say_why_not(load: FleetLoad, w: int, cold_start_s: float) -> str:
+    """Return why a service without a best idle time should not rest."""
+    paying = _paying(load, w, cold_start_s)
+    if not paying:
+        return f"it would save less than {LEAST_SAVED:.0%} of the replica-hours"
+    missed = min(rest.missed_share for rest in paying)
+    return f"{missed:.2%} of requests would wait for it to wake up, more than half of the error budget"
+
+
+def _paying(load: FleetLoad, w: int, cold_start_s: float) -> list[Rest]:
+    """Return the idle times that save enough replica-hours."""
     step_s = load.span.step_s
     arrivals = np.where(load.seen[:, w], load.arrivals[:, w], 1.0).astype(np.float64)  # an unseen step is no silence
     total = float(load.arrivals[load.seen[:, w], w].sum())
     seen_h = float(load.seen[:, w].sum()) * step_s / 3600
     gaps, woken_by = _gaps(arrivals, max(round(cold_start_s / step_s), 1))
-    if not len(gaps) or total <= 0:
-        return None
-    best: Rest | None = None
+    found = []
     for idle_s in IDLE_TIMES_S:
         rests = gaps * step_s > idle_s
         saved_h = float(np.maximum(gaps * step_s - idle_s, 0.0).sum() / 3600)
-        missed = float(woken_by[rests].sum()) / total
-        found = Rest(idle_s, saved_h, int(rests.sum()), missed)
-        if (
-            missed <= BUDGET_PART * budget
-            and saved_h >= LEAST_SAVED * seen_h
-            and (best is None or saved_h > best.saved_h)
-        ):
-            best = found
-    return best
+        missed = float(woken_by[rests].sum()) / total if total else 0.0
+        if rests.any() and saved_h >= LEAST_SAVED * seen_h:
+            found.append(Rest(idle_s, saved_h, int(rests.sum()), missed))
+    return found
 
 
 def _gaps(arrivals: FloatColumn, cold_steps: int) -> tuple[FloatColumn, FloatColumn]:

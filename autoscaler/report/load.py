@@ -7,7 +7,7 @@ arrive when they come, not when they are served. All is on one grid of steps of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -77,24 +77,34 @@ class FleetLoad:
     prompt_tokens: Steps  # computed in the step
     output_tokens: Steps
     missed_share: Steps  # 0..1, measured share of requests that missed; NaN: no histogram, or no request
+    floors: Steps | None = None  # replicas that pre-warm windows of the policy ask for; NaN: none, None: no window
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.demand.shape[0], self.demand.shape[1]
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Return all columns that are known, by name."""
+        return {name: each for name, each in vars(self).items() if isinstance(each, np.ndarray)}
+
     def only(self, rows: Sequence[int]) -> FleetLoad:
         """Return the load of some services, in this order."""
-        table = {name: each[:, list(rows)] for name, each in vars(self).items() if name != "span"}
-        return FleetLoad(self.span, **table)
+        return FleetLoad(self.span, **{name: each[:, list(rows)] for name, each in self.columns.items()})
 
 
 def measure_load(
-    history: FleetHistory, spec: Spec, cold_start_s: FloatColumn, assumed_gap_s: FloatColumn | None = None
+    history: FleetHistory,
+    spec: Spec,
+    cold_start_s: FloatColumn,
+    assumed_gap_s: FloatColumn | None = None,
+    stated_slots: FloatColumn | None = None,
 ) -> tuple[FleetLoad, Profiles]:
     """Measure the load of each service and the speed of its replicas.
 
     spec: [W], the policies. cold_start_s: float64[W], as seen; NaN: none was, and that of the policy stands in.
-    assumed_gap_s: float64[W], idle gaps that stand in where no engine shows one; None: `USUAL_GAP_S`.
+    assumed_gap_s: float64[W], idle gaps that stand in where no engine shows one; None: `USUAL_GAP_S`. stated_slots:
+    float64[W], by engine or command line; NaN, None: as far as a queue shows them.
     """
     if assumed_gap_s is None:
         assumed_gap_s = np.full(len(history.services), USUAL_GAP_S)
@@ -106,6 +116,8 @@ def measure_load(
     fitted, sums, assumed_speed = _fit_speed(history, pods, assumed_gap_s)
     running = or_zero(column("running"))
     slots = _find_slots(running, waiting, pods, column("gap_s"), column("gaps"), fitted.idle_gap_s)
+    if stated_slots is not None:
+        slots = np.where(np.isnan(stated_slots), slots, stated_slots)
     busy = _busy_share(history, pods, fitted.idle_gap_s, slots, assumed_speed)
     arrivals = np.maximum(first_tokens + _growth(waiting), 0.0).astype(np.float32)
     work_s = _work_per_request(or_zero(busy) * pods * step_s, first_tokens, step_s)
@@ -170,11 +182,7 @@ def _refine(load: FleetLoad) -> FleetLoad:
     if parts <= 1:
         return load
     span = Span(load.span.start_s, load.span.step_s / parts, load.span.steps * parts)
-    columns: dict[str, Any] = {
-        field.name: np.repeat(getattr(load, field.name), parts, axis=0)
-        for field in fields(load)
-        if field.name != "span"
-    }
+    columns: dict[str, Any] = {name: np.repeat(each, parts, axis=0) for name, each in load.columns.items()}
     return FleetLoad(span=span, **{n: c / np.float32(parts) if n in PER_STEP else c for n, c in columns.items()})
 
 

@@ -23,7 +23,7 @@ class ServiceFigures(Columns):
 
     gpu_hours: FloatColumn  # from the order of a replica until it ends
     usd: FloatColumn  # NaN: no price
-    output_tokens: FloatColumn  # generated
+    output_tokens: FloatColumn  # generated; NaN: requests were answered, and no engine told their tokens
     usd_per_million_tokens: FloatColumn  # generated tokens; NaN: no price, or none was generated
     usd_per_thousand_requests: FloatColumn  # NaN: no price, or no request
     requests: FloatColumn
@@ -45,7 +45,7 @@ def sum_up(course: Course, load: FleetLoad, profiles: Profiles, facts: ServiceFa
     """Return the figures of a course."""
     dt, seen = load.span.step_s, load.seen
     hours = dt / HOUR_S
-    wanted, ready = (np.where(seen, each, 0.0) for each in (course.wanted, course.ready))
+    wanted, ready = (np.where(seen, each, 0.0) for each in (course.held, course.ready))
     arrivals = np.where(seen, load.arrivals, 0.0).astype(np.float64)
     missed = np.where(seen, np.minimum(course.missed, load.arrivals), 0.0).astype(np.float64)
     asked, lost = arrivals.sum(axis=0), missed.sum(axis=0)
@@ -55,6 +55,7 @@ def sum_up(course: Course, load: FleetLoad, profiles: Profiles, facts: ServiceFa
     worst_share, worst_s = _worst_hour(arrivals, missed, load)
     changes, flaps, starts = _count_changes(course.wanted, seen, profiles.cold_start_s, dt)
     tokens = np.where(seen, load.output_tokens, 0.0).sum(axis=0, dtype=np.float64)
+    tokens = np.where((tokens > 0) | (asked <= 0), tokens, np.nan)
     usd = replica_h * facts.usd_per_hour
     costs = [UnitCosts.of(*each) for each in zip(usd.tolist(), tokens.tolist(), asked.tolist(), strict=True)]
     idle = np.maximum(ready - np.minimum(load.demand, ready), 0.0)
@@ -84,12 +85,16 @@ def sum_up(course: Course, load: FleetLoad, profiles: Profiles, facts: ServiceFa
 
 
 def gpus_by_hour(course: Course, load: FleetLoad, facts: ServiceFacts) -> tuple[FloatColumn, FloatColumn]:
-    """Return the Unix times of all hours, and the mean GPUs of all services in each; float64[H] both."""
+    """Return the Unix times of all hours, and the mean GPUs of all services in each; float64[H] both.
+
+    NaN: none was seen. Services that were not seen in an hour, or have no counts, are left out of its sum.
+    """
     starts = _hour_starts(load)
-    held = np.where(load.seen, np.nan_to_num(course.wanted), 0.0)
+    held = np.where(load.seen & course.decides, np.nan_to_num(course.held), 0.0)
     counts, seen = (np.add.reduceat(each, starts, axis=0, dtype=np.float64) for each in (held, load.seen))
     at_s: FloatColumn = load.span.start_s + starts.astype(np.float64) * load.span.step_s
-    return at_s, np.asarray((counts / np.maximum(seen, 1.0)) @ facts.gpus)
+    gpus = (counts / np.maximum(seen, 1.0)) @ facts.gpus
+    return at_s, np.where(seen.any(axis=1), gpus, np.nan)
 
 
 def _worst_hour(arrivals: FloatColumn, missed: FloatColumn, load: FleetLoad) -> tuple[FloatColumn, FloatColumn]:

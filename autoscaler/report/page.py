@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from html import escape
 
 import numpy as np
 
 from autoscaler.core.model.money import dollars
-from autoscaler.lab.report.format import UNKNOWN, amount, count, seconds, share
+from autoscaler.lab.report.format import UNKNOWN, amount, count, duration, seconds, share
 from autoscaler.report import charts, html
 from autoscaler.report.charts import DAY_S, HOUR_S, ChartLine
 from autoscaler.report.columns import ACTUAL, POLICY
 from autoscaler.report.document import assumptions, moment, total
 from autoscaler.report.gpu_page import gpu_use, gpus, teams
+from autoscaler.report.html import escape
 from autoscaler.report.outcome import ServiceFigures, gpus_by_hour
 from autoscaler.report.report import LEAST_SEEN, Entry, FleetReport
 from autoscaler.report.sampled import describe
-from autoscaler.report.table import cost_of, doubts, duration, hour, left_out, most_to_gain
+from autoscaler.report.table import cost_of, doubts, hour, left_out, most_to_gain, without_counts
 from autoscaler.report.verdict import judge, judged_services, needed_gpu_hours, seen_of, sentence
 
 MOST_GAIN = 10
+GAIN = "GPU-hours beyond what the objective needs, or short of it."
 MOST_ROWS = 1000
 MOST_DAYS = 200
 """Services whose day is drawn; the page of 200 has some 2 MB."""
@@ -51,8 +52,10 @@ FIGURES: tuple[tuple[str, str, Callable[[ServiceFigures, int], str]], ...] = (
 
 def page(report: FleetReport) -> str:
     """Return the HTML document."""
-    title = f"What the counts of {count(len(report.services), 'service')} cost and missed"
-    parts = (_totals, _by_hour, teams, _gain, gpus, gpu_use, _all, _days, _sample, _method)
+    (team, *others) = set(report.teams) or {""}
+    of_team = f" of team {team}" if team and not others else ""
+    title = f"What the counts of {count(len(report.services), 'service')}{of_team} cost and missed"
+    parts = (_totals, _by_hour, _gain, teams, gpus, gpu_use, _all, _days, _sample, _method)
     return html.document(title, _facts(report), sentence(judge(report)), [part(report) for part in parts])
 
 
@@ -61,7 +64,7 @@ def _facts(report: FleetReport) -> str:
     policies = ", ".join(sorted(set(report.policies)))
     return (
         f"{moment(span.start_s)} to {moment(span.end_s)}, {seen_of(report.seen_days, report.span_days)} · "
-        f"{report.server} · policy {policies} · steps of {seconds(report.step_s)}"
+        f"{report.server} · policy {policies} · read in steps of {seconds(report.step_s)}"
     )
 
 
@@ -91,8 +94,8 @@ def _totals(report: FleetReport) -> str:
         for number, entry in enumerate(report.entries):
             sums = {key: math.nan if value is None else value for key, value in total(entry.outcome).items()}
             cost = cost_of(report, entry)
-            if sums["without_counts"]:
-                cost += f" ({count(sums['without_counts'], 'service')} without a rule left out)"
+            if said := without_counts(entry):
+                cost += f" ({said})"
             name = f'<i class="swatch column-{number}"></i>{escape(entry.course.title)}'
             yield (
                 f'<tr class="{"ours" if entry.name == POLICY else ""}"><th scope="row">{name}</th>'
@@ -109,7 +112,9 @@ def _totals(report: FleetReport) -> str:
                 + "</tr>"
             )
 
-    return html.section("All services", html.table(head, rows(), left_out(report)))
+    others = int((~judged_services(report)).sum())
+    about = f"Sums include {count(others, 'service')} that could not be judged." if others else ""
+    return html.section("All services", html.table(head, rows(), left_out(report)), about)
 
 
 def _by_hour(report: FleetReport) -> str:
@@ -120,22 +125,24 @@ def _by_hour(report: FleetReport) -> str:
     if not len(at_s):
         return ""
     drawn = charts.gpus_by_hour(at_s, lines)
-    return html.section("GPUs by hour", f'{_legend(report)}<div class="scroll wide">{drawn}</div>', "Times are UTC.")
+    about = "Times are UTC. A service is left out of hours in which it was not seen, and of lines without its counts."
+    return html.section("GPUs by hour", f'{_legend(report)}<div class="scroll wide">{drawn}</div>', about)
 
 
 def _gain(report: FleetReport) -> str:
-    judged = judged_services(report)
-    rows = [row for row in most_to_gain(report).tolist() if judged[row]][:MOST_GAIN]
+    """Return the services with most to gain, or all if they are few."""
+    order, judged = most_to_gain(report).tolist(), judged_services(report)
+    if len(order) <= MOST_GAIN:
+        return html.section("Every service, most to gain first", _figures(report, order), f"By {GAIN}")
+    rows = [row for row in order if judged[row]][:MOST_GAIN]
     if not rows:
         return ""
-    return html.section(
-        "Most to gain",
-        _figures(report, rows),
-        "The services with the most GPU-hours beyond what their objective needs, or short of it.",
-    )
+    return html.section("Most to gain", _figures(report, rows), f"The services with the most {GAIN}")
 
 
 def _all(report: FleetReport) -> str:
+    if len(report.services) <= MOST_GAIN:
+        return ""
     rows = sorted(range(len(report.services)), key=lambda row: report.services[row])[:MOST_ROWS]
     left = len(report.services) - len(rows)
     about = f"{count(left, 'service')} more are in the JSON." if left else ""
@@ -186,7 +193,7 @@ def _days(report: FleetReport) -> str:
     figures = "".join(_day(report, row) for row in rows)
     about = (
         "For each service the day with its worst hour, else with its highest load: replicas, and requests that wait. "
-        "The queue of the real counts is the measured one."
+        "The queue of the real counts is the measured one. Lines have gaps where the service was not seen."
         + (f" {count(left, 'service')} more are not drawn." if left else "")
     )
     return html.section("A day of each service", f'{_legend(report)}<div class="timelines">{figures}</div>', about)
@@ -203,9 +210,12 @@ def _day(report: FleetReport, row: int) -> str:
     if len(steps) < 2:
         return ""
     has = [number for number, entry in enumerate(report.entries) if not math.isnan(entry.outcome.gpu_hours[row])]
+    seen = load.seen[steps, row]
     counts, queues = (
         [
-            ChartLine(f"column-{number}", getattr(report.entries[number].course, name)[steps, row].astype(np.float64))
+            ChartLine(
+                f"column-{number}", np.where(seen, getattr(report.entries[number].course, name)[steps, row], np.nan)
+            )
             for number in has
         ]
         for name in ("wanted", "waiting")
@@ -248,8 +258,8 @@ def _sample(report: FleetReport) -> str:
 
 def _method(report: FleetReport) -> str:
     said = [
-        "“As it was” is measured: counts from the pods that reported, with those that started where "
-        "kube-state-metrics tells, and misses from the engines' histograms.",
+        "“As it was” is measured: replicas that reported, with those that started where something told of them, and "
+        "misses as the engines counted them.",
         "“This policy” and “least constant count” are computed by the planner's own arithmetic of queues on the load "
         f"that arrived, in steps of {seconds(report.load.span.step_s)}. The policy starts with the real counts and "
         "knows nothing of the days to come. "

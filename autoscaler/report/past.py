@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from autoscaler.adapters.prometheus.range.history import PrometheusHistory
+from autoscaler.adapters.prometheus.credentials import Credentials
+from autoscaler.adapters.prometheus.duplicates import cluster_of
+from autoscaler.adapters.prometheus.promql.engines import engine_presence
+from autoscaler.adapters.prometheus.promql.expressions import by
+from autoscaler.adapters.prometheus.promql.labels import CLUSTER_LABELS
+from autoscaler.adapters.prometheus.range.reader import RangeReader
 from autoscaler.adapters.prometheus.range.resample import LatencyHistograms, WorkloadHistory
 from autoscaler.adapters.prometheus.range.service_queries import ServiceName
+from autoscaler.adapters.prometheus.range.workload_history import PrometheusHistory
 from autoscaler.adapters.record.reader import Record
 from autoscaler.adapters.record.rows import TRAFFIC_S
+from autoscaler.catalog.spellings import all_spellings, engines_spelled
+from autoscaler.config.findings import shown
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.replay.case import Goal
@@ -32,13 +42,34 @@ JUDGED = ("ttft_met", "ttft_judged")
 
 
 def past_of_prometheus(settings: PrometheusSettings) -> ReadPast:
+    """Return a reader of a server, which may have several clusters."""
+    matchers: dict[str, str] = {}  # by cluster
+
     def read(name: ServiceName, start_s: float, end_s: float, goal: Goal) -> WorkloadHistory:
-        reading = PrometheusHistory(settings).read(
+        if name.cluster and name.cluster not in matchers:
+            matchers.update(_find_clusters(settings, start_s, end_s))
+            if name.cluster not in matchers:
+                raise Unavailable(f"no engine of cluster {shown(name.cluster)} reported")
+        selector = ",".join(filter(None, (settings.selector, matchers.get(name.cluster, ""))))
+        of_cluster = settings.model_copy(update={"selector": selector})
+        reading = PrometheusHistory(of_cluster).read(
             name.namespace, name.name, start_s, end_s, step_s=STEP_S, deadline_s=READ_S
         )
         return asyncio.run(reading)
 
     return read
+
+
+def _find_clusters(settings: PrometheusSettings, start_s: float, end_s: float) -> dict[str, str]:
+    """Return a label matcher for each cluster whose engines reported. Raises Unavailable."""
+    present = engine_presence(engines_spelled(all_spellings(settings.metric_prefixes)).values())
+    reader = RangeReader(settings, Credentials(settings), time.monotonic() + READ_S)
+    try:
+        rows = reader.query(f"count {by(*CLUSTER_LABELS)} ({present})", start_s, end_s, STEP_S * PARTS)
+    finally:
+        reader.close()
+    clusters = (cluster_of(row["metric"]) for row in rows)
+    return {each.name: f"{each.label}={json.dumps(each.name, ensure_ascii=False)}" for each in clusters if each}
 
 
 def past_of_record(folder: Path) -> ReadPast:

@@ -12,22 +12,38 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from autoscaler.adapters.prometheus.range.service_queries import ServiceName
+from autoscaler.adapters.prometheus.range.service_queries import ServiceName, ServiceQuery
 from autoscaler.core.table.columns import FloatColumn
-
-if TYPE_CHECKING:
-    from autoscaler.report.history import Answer, Piece, Span
+from autoscaler.report.history import Span, Steps
 
 KEPT_S = 2 * 86_400.0
 MAX_BYTES = 2 << 30
 MARK = 0x7661_7063
 """Application id in the head of the file (SQLite file format, 1.3): a file without it is somebody's, and stays."""
 SCHEMA = "CREATE TABLE IF NOT EXISTS pieces (key BLOB PRIMARY KEY, at REAL, answer BLOB)"
+
+
+class Piece(NamedTuple):
+    """A query over some steps."""
+
+    query: ServiceQuery
+    first: int
+    last: int  # the step after the last one
+
+
+class About(NamedTuple):
+    """A service, and whether pods of its own were scraped or another one wrote of it (`pod_labels.scrape_of`)."""
+
+    service: ServiceName
+    by_another: bool
+
+
+Answer = dict[About, Steps]
 
 
 def default_file() -> Path:
@@ -49,7 +65,7 @@ class PieceCache:
         try:
             self._database = self._open(file)
         except (OSError, sqlite3.Error) as error:
-            self.problem = f"{file}: {error}: nothing is kept for the next run"
+            self.problem = f"nothing is kept for the next run: {file}: {error}"
 
     @classmethod
     def none(cls) -> PieceCache:
@@ -65,15 +81,15 @@ class PieceCache:
         if not row:
             return None
         try:
-            found = msgspec.msgpack.decode(row[0], type=list[tuple[str, str, str, bytes]])
-            values = {ServiceName(*name): np.frombuffer(data, np.float32) for *name, data in found}
+            found = msgspec.msgpack.decode(row[0], type=list[tuple[About, bytes]])
+            values = {name: np.frombuffer(data, np.float32) for name, data in found}
         except Exception:  # a damaged file makes decoders raise more than their own errors
             return None
         return values if all(len(each) == piece.last - piece.first for each in values.values()) else None
 
     def put(self, piece: Piece, span: Span, answer: Answer) -> None:
         """Keep an answer."""
-        rows = [(*name, _to_bytes(values)) for name, values in answer.items()]
+        rows = [(name, _to_bytes(values)) for name, values in answer.items()]
         data = msgspec.msgpack.encode(rows)
         key = self._key(piece, span)
 
@@ -93,7 +109,7 @@ class PieceCache:
         with os.fdopen(os.open(file, os.O_CREAT | os.O_RDWR, 0o600), "rb") as opened:
             head = opened.read(100)
         if head and not (head.startswith(b"SQLite format 3\0") and int.from_bytes(head[68:72], "big") == MARK):
-            raise OSError("is no cache of this command, and is left alone")
+            raise OSError("not a cache of vllm-autoscaler; rename or remove it")
         if file.stat().st_size > MAX_BYTES:
             file.unlink()
         try:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from textwrap import indent
 from types import MappingProxyType
 from typing import NamedTuple
@@ -13,24 +12,24 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.adapters.prometheus.range.own_use import GpuUseRow
-from autoscaler.adapters.prometheus.range.service_queries import COLUMNS, ServiceName
+from autoscaler.adapters.prometheus.range.service_queries import COLUMNS, PODS, ServiceName
+from autoscaler.adapters.prometheus.range.team_labels import say_moved
 from autoscaler.adapters.record.reader import Record, moment
-from autoscaler.adapters.record.rows import TRAFFIC_S
+from autoscaler.adapters.record.rows import COUNTS_ORDER, LEAST_STEPS, TRAFFIC_S, first_step_s
 from autoscaler.config.policy.namespace_limits import LIMITS_KIND
 from autoscaler.config.policy.parse import read_policy
 from autoscaler.config.policy.schema import API_VERSION, KIND, Policy
-from autoscaler.config.prices import Prices
 from autoscaler.config.yaml import read_documents
-from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
 from autoscaler.ports import Unavailable
 from autoscaler.report.facts import ServiceFacts
-from autoscaler.report.gpu_use import read_use
+from autoscaler.report.gpu_use import of_services, read_use
 from autoscaler.report.history import FleetHistory, Span, Steps
+from autoscaler.report.last_tick import LastTick
 
 GROWN = ("finished", "first_tokens", "prompt_tokens", "generation_tokens", "gap_s", "gaps")
 JUDGED = ("ttft_judged", "ttft_met", "itl_judged", "itl_met")
 TRAFFIC = ("running_s", "waiting_s", "kv_s", *GROWN, *JUDGED)
-LEAST_STEPS = 12
 
 
 class Recorded(NamedTuple):
@@ -41,6 +40,24 @@ class Recorded(NamedTuple):
     policies: tuple[str, ...]  # names, the last one of each service; "": none
     teams: tuple[str, ...]  # likewise
     gpu_use: tuple[GpuUseRow, ...]
+    last: LastTick
+
+    def of_teams(self, wanted: Sequence[str]) -> Recorded:
+        """Return the services of these teams; (): all. Raises ValueError if there is none."""
+        if not wanted:
+            return self
+        rows = [row for row, team in enumerate(self.teams) if team in wanted]
+        if not rows:
+            known = ", ".join(sorted({*self.teams} - {""})[:10]) or "no team in the record"
+            raise ValueError(f"no service of team {' or '.join(wanted)}; found: {known}")
+        return self.take(rows)
+
+    def take(self, rows: Sequence[int]) -> Recorded:
+        """Return some services, in this order."""
+        history = self.history.take(rows)
+        policies, teams = (tuple(each[row] for row in rows) for each in (self.policies, self.teams))
+        gpu_use = of_services(self.gpu_use, history.services, whole_namespaces=False)
+        return Recorded(history, self.facts.only(rows), policies, teams, gpu_use, self.last.take(list(rows)))
 
 
 def read_record(
@@ -55,11 +72,12 @@ def read_record(
     prices: stated ones, by `config.prices.key_of`; without any the recorded ones stand.
     """
     first_s, last_s = record.span()
-    start = math.ceil(max(start_s, first_s) / TRAFFIC_S) * TRAFFIC_S
+    start = first_step_s(max(start_s, first_s))
     steps = int((min(end_s, last_s) - start) // TRAFFIC_S)
     if steps < LEAST_STEPS:
         raise Unavailable(
-            f"--record {record.folder}: it has {moment(first_s)} to {moment(last_s)}; needed: at least an hour of it"
+            f"--record {record.folder}: it has {moment(first_s)} to {moment(last_s)}; needed: an hour in whole "
+            "steps of five minutes of the clock"
         )
     span = Span(float(start), float(TRAFFIC_S), steps)
     names = "SELECT id, namespace, name FROM workloads ORDER BY id"
@@ -72,15 +90,20 @@ def read_record(
     ticked = _ticked(record, span)
     _fill_counts(record, span, row_of, columns, ticked)
     _fill_traffic(record, span, row_of, columns)
-    facts, policies, teams = _read_facts(record, row_of, len(rows))
+    facts, policies, teams, moved = _read_facts(record, row_of, len(rows))
     gpu_use = read_use(record, span, namespaces)
-    problems = list[str]()
-    if prices:
-        facts, problems = _price_again(record, last_s, facts, tuple(rows), prices)
-    problems += record.problems
+    last = LastTick.of(record, last_s, tuple(rows))
+    facts, problems = last.price(facts, prices) if prices else (facts, [])
+    if last.why_not:
+        problems.append(f"what single workloads override is not known, nor the slots of their engines: {last.why_not}")
+    problems += [*say_moved([str(name) for name, row in rows.items() if row in moved]), *record.problems]
     if missing := int((~ticked).sum()):
         problems.append(f"record: in {missing} of {steps} steps no tick was recorded")
-    return Recorded(FleetHistory(span, tuple(rows), columns, tuple(problems)), facts, policies, teams, gpu_use)
+    recorded = Recorded(
+        FleetHistory(span, tuple(rows), columns, tuple(problems)), facts, policies, teams, gpu_use, last
+    )
+    here = np.flatnonzero(~np.isnan(columns[PODS]).all(axis=0)).tolist()  # the others were gone before
+    return recorded if len(here) == len(rows) else recorded.take(here)
 
 
 def _ticked(record: Record, span: Span) -> BoolColumn:
@@ -96,11 +119,13 @@ def _fill_counts(
     record: Record, span: Span, row_of: dict[tuple[object, int], int], columns: dict[str, Steps], ticked: BoolColumn
 ) -> None:
     """Fill the means of replicas over each step, from the moments at which they changed; nothing is served at first."""
-    known: dict[int, list[tuple[float, float, float]]] = {}
-    query = "SELECT workload, at_s, ready, current FROM counts ORDER BY tick"
-    for file, (number, at_s, ready, current) in record.query(query):
+    known: dict[int, list[tuple[float, ...]]] = {}
+    unknown = [(begin_s, math.nan, math.nan) for begin_s in record.begins()]
+    query = f"SELECT workload, at_s, ready, current FROM counts {COUNTS_ORDER}"
+    for file, (number, at_s, *counts_of) in record.query(query):
         if (row := row_of.get((file.path, number))) is not None:
-            known.setdefault(row, []).append((at_s, ready or 0.0, current or 0.0))
+            values = (math.nan if value is None else value for value in counts_of)
+            known.setdefault(row, [*unknown]).append((at_s, *values))
     edges = np.append(span.start_s, span.ends_s)
     for row, changes in known.items():
         at_s, *counts = np.array(changes, dtype=np.float64).T
@@ -112,11 +137,15 @@ def _fill_counts(
 
 
 def _mean(at_s: FloatColumn, values: FloatColumn, edges: FloatColumn) -> FloatColumn:
-    """Return the mean of a step function between edges; NaN before its first value."""
-    moments = np.append(at_s, max(edges[-1], at_s[-1]) + 1.0)
-    integral = np.concatenate([[0.0], np.cumsum(values * np.diff(moments))])
-    means = np.diff(np.interp(edges, moments, integral)) / np.diff(edges)
-    return np.where(edges[:-1] < at_s[0], np.nan, means)
+    """Return the mean of a step function between edges; NaN before its first value, and where it has none."""
+    moments, known = np.append(at_s, max(edges[-1], at_s[-1]) + 1.0), ~np.isnan(values)
+
+    def mean(of: FloatColumn) -> FloatColumn:
+        integral = np.concatenate([[0.0], np.cumsum(of * np.diff(moments))])
+        return np.asarray(np.diff(np.interp(edges, moments, integral)) / np.diff(edges))
+
+    is_unknown = (edges[:-1] < at_s[known].min(initial=np.inf)) | (mean(1.0 * known) <= 0)
+    return np.where(is_unknown, np.nan, mean(or_zero(values)))
 
 
 def _fill_traffic(record: Record, span: Span, row_of: dict[tuple[object, int], int], columns: dict[str, Steps]) -> None:
@@ -139,14 +168,16 @@ def _fill_traffic(record: Record, span: Span, row_of: dict[tuple[object, int], i
 
 def _read_facts(
     record: Record, row_of: dict[tuple[object, int], int], rows: int
-) -> tuple[ServiceFacts, tuple[str, ...], tuple[str, ...]]:
-    """Return the last facts of each service, and the names of their policies and teams."""
+) -> tuple[ServiceFacts, tuple[str, ...], tuple[str, ...], set[int]]:
+    """Return the last facts of each service, the names of their policies and teams, and which changed their team."""
+    moved = set[int]()
     gpus, usd = np.full(rows, np.nan), np.full(rows, np.nan)
     policies, teams, models, products = ([""] * rows for _ in range(4))
     for file, (number, policy, team, model, each, product, price) in record.query(
         "SELECT workload, policy, team, model, gpus, product, usd_per_hour FROM facts ORDER BY tick"
     ):
         if (row := row_of.get((file.path, number))) is not None:
+            moved |= {row} if teams[row] not in ("", team or "") else set()
             policies[row], teams[row] = policy or "", team or ""
             models[row], products[row] = model or "", product or ""
             gpus[row], usd[row] = (math.nan if value is None else value for value in (each, price))
@@ -159,29 +190,7 @@ def _read_facts(
         reasons=reasons,
         products=tuple(products),
     )
-    return facts, tuple(policies), tuple(teams)
-
-
-def _price_again(
-    record: Record, at_s: float, facts: ServiceFacts, services: tuple[ServiceName, ...], stated: Mapping[str, float]
-) -> tuple[ServiceFacts, list[str]]:
-    """Return the facts with the prices that the last recorded tick would have had, and what keeps its recorded one."""
-    try:
-        fleet = record.input(at_s).fleet
-    except Unavailable as error:
-        return facts, [f"stated prices are not used, the recorded ones stand: {error}"]
-    prices = Prices(stated)
-    variants = prices.variants(fleet)
-    row_of = {(each.ref.namespace, each.ref.name): row for row, each in enumerate(fleet.workloads)}
-    usd, reasons, gone = facts.usd_per_hour.copy(), list(facts.reasons), 0
-    for place, service in enumerate(services):
-        row = row_of.get((service.namespace, service.name), -1)
-        if row < 0:
-            gone += 1
-        else:
-            usd[place], reasons[place] = variants.cost[row], variants.why[row]
-    told = [f"{gone} of {len(services)} services keep their recorded price: they were gone at the end"] * bool(gone)
-    return replace(facts, usd_per_hour=usd, reasons=tuple(reasons)), [*told, *prices.problems]
+    return facts, tuple(policies), tuple(teams), moved
 
 
 def read_recorded_policies(record: Record) -> tuple[dict[str, Policy], list[str]]:

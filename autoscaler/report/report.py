@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from autoscaler.adapters.prometheus.owners import name_in_pods
 from autoscaler.adapters.prometheus.range.own_use import GpuUseRow
 from autoscaler.adapters.prometheus.range.service_queries import ServiceName
+from autoscaler.config.findings import name_some
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.lab.report.format import count
 from autoscaler.report.columns import (
     ConstantColumn,
     PolicyColumn,
@@ -19,7 +22,7 @@ from autoscaler.report.columns import (
 )
 from autoscaler.report.diagnosis import GpuStory
 from autoscaler.report.facts import ServiceFacts
-from autoscaler.report.fluid import Column, Course, follow
+from autoscaler.report.fluid import Column, Course, Reserve, follow
 from autoscaler.report.history import FleetHistory
 from autoscaler.report.load import FleetLoad, Profiles
 from autoscaler.report.outcome import ServiceFigures, sum_up
@@ -59,6 +62,7 @@ class FleetReport:
     sampled: tuple[Hour, ...] = ()  # hours that were replayed request by request
     asked_days: float = 0.0  # days that were asked for; the server may keep less
     doubts: tuple[str, ...] = ()  # [W], why a service is not well modelled; "": it is
+    holds: BoolColumn = field(default_factory=lambda: np.empty(0, bool))  # bool[W], a gateway holds requests at zero
     gpus: GpuStory | None = None  # what GPUs did; None: DCGM showed none
     gpu_use: tuple[GpuUseRow, ...] = ()  # GPU-seconds by state and by cause
     use_from: str = ""  # where `gpu_use` comes from, in words
@@ -86,6 +90,12 @@ class FleetReport:
         return max(self.load.span.steps * self.load.span.step_s / 86_400, self.asked_days)
 
 
+def find_holding(services: Sequence[ServiceName], gateways: Collection[tuple[str, str]]) -> BoolColumn:
+    """Return the services in front of which a gateway is. gateways: namespaces and names of workloads."""
+    named = {(namespace, name_in_pods(name)) for namespace, name in gateways}
+    return np.array([(each.namespace, each.name) in named for each in services], bool)
+
+
 Stage = Callable[[str], Callable[[float], None]]
 
 
@@ -101,17 +111,19 @@ def compute(
     notes: Sequence[str] = (),
     stage: Stage = lambda _: lambda _: None,
     doubts: Sequence[str] = (),
+    holds: BoolColumn | None = None,
 ) -> FleetReport:
     """Compute all columns.
 
-    columns: those of the user. doubts: [W], `FleetHistory.doubts`. stage: names a part of the work and
-    returns its progress.
+    columns: those of the user. doubts: [W], `FleetHistory.doubts`. holds: bool[W], services whose requests a gateway
+    is known to hold at zero; None: of none. stage: names a part of the work and returns its progress.
     """
+    holds = np.zeros(load.shape[1], bool) if holds is None else holds
     counts = find_constant_counts(load, profiles, spec.attainment, stage("least constant counts"))
-    policy = PolicyColumn(load, profiles, spec)
+    policy = PolicyColumn(load, profiles, spec, holds=holds)
     courses = [
         actual(load, profiles),
-        follow(policy, load, profiles, stage(policy.title)),
+        follow(policy, load, profiles, stage(policy.title), reserve=Reserve.of(spec)),
         follow(ConstantColumn(counts), load, profiles, stage("constant counts"), np.nan_to_num(counts)),
         *(follow(column, load, profiles, stage(column.title)) for column in columns),
     ]
@@ -126,7 +138,30 @@ def compute(
         facts=facts,
         entries=tuple(Entry(each, sum_up(each, load, profiles, facts, spec)) for each in courses),
         step_s=history.span.step_s,
-        notes=(*history.problems, *notes),
+        notes=(*history.problems, *notes, *_say_ended(history), *_say_auto(spec, holds)),
         modelled=np.array([not doubt for doubt in doubts], bool),
         doubts=doubts,
+        holds=holds,
     )
+
+
+def _say_ended(history: FleetHistory) -> list[str]:
+    """Say which services told nothing more before the span ended."""
+    if not history.ended:
+        return []
+    names = name_some([str(name) for name in history.ended])
+    return [
+        f"nothing tells of {names} at the end of the span: gone, renamed or at zero. No column is charged for the time "
+        "after the last report"
+    ]
+
+
+def _say_auto(spec: Spec, holds: BoolColumn) -> list[str]:
+    """Say which services keep one replica though their policy leaves the idle time to the planner."""
+    kept = int((np.isinf(spec.idle_after_s) & ~holds).sum())
+    if not kept:
+        return []
+    return [
+        f"`idleAfter: auto` counts as never for {kept} of {count(len(holds), 'service')}: no gateway is known "
+        "to hold their requests at zero"
+    ]

@@ -17,7 +17,7 @@ import numpy as np
 from autoscaler.adapters.prometheus.range.resample import WorkloadHistory
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.replay.case import Case, Goal, Trace, View
-from autoscaler.lab.replay.inputs.from_history import NoRequests, RecordedScaler, to_score, to_trace
+from autoscaler.lab.replay.inputs.from_history import NoRequests, RecordedScaler, count_replicas, to_score, to_trace
 from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import compute_score
 from autoscaler.ports import Unavailable
@@ -71,9 +71,7 @@ def sample(
 def _choose(report: FleetReport) -> list[tuple[int, str, float]]:
     """Return row, kind and begin of the hours: the worst and an ordinary one of the dearest services."""
     was, load = report.entry(ACTUAL).outcome, report.load
-    names = [(each.namespace, each.name) for each in report.services]
-    alone = np.array([names.count(name) == 1 for name in names], bool)  # in one cluster
-    gpu_hours = np.where(judged_services(report) & alone, was.gpu_hours, 0.0)
+    gpu_hours = np.where(judged_services(report), was.gpu_hours, 0.0)
     dearest = [row for row in np.argsort(-gpu_hours, kind="stable").tolist() if gpu_hours[row] > 0][:MOST_SERVICES]
     steps = round(HOUR_S / load.span.step_s)
     starts = np.arange(round(WARM_UP_S / load.span.step_s), load.span.steps - steps, steps)
@@ -107,7 +105,8 @@ def _replay(report: FleetReport, read: ReadPast, row: int, kind: str, start_s: f
     counted = past.since(WARM_UP_S)
     case = _case(report, row, goal, trace, past)
     scaler = RecordedScaler(past, case.cold_start_s)
-    outcome = run(replace(case, start_replicas=int(max(past.pods[0], 1))), scaler)
+    begin = int(max(count_replicas(past)[0], 1))  # the first moments may lie before the first scrape
+    outcome = run(replace(case, start_replicas=begin), scaler)
     policy = report.entry(POLICY).course
     by_policy = run(_start_as(case, policy, report, row, start_s), _CourseScaler(policy, report, row, start_s))
     steps = slice(

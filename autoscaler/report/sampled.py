@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from autoscaler.lab.replay.case import Goal
 from autoscaler.lab.replay.score import Score
+from autoscaler.lab.report.format import count
 
 ATTAINMENT_LIMIT = 0.05
 TTFT_LIMIT, ITL_LIMIT = 0.5, 0.35
@@ -63,14 +64,22 @@ def find_doubt(hour: Hour, goal: Goal, late_waiting: float) -> str:
 
 
 def describe(hours: Sequence[Hour]) -> str:
-    """Return one sentence on how far the fluid figures and the replay were off; "" without a sample."""
+    """Return how far the fluid figures and the replay were off for services that are well modelled.
+
+    "": no hour was replayed.
+    """
+    doubtful = {hour.row for hour in hours if hour.doubt}
+    left = sum(hour.row in doubtful for hour in hours)
+    hours = [hour for hour in hours if hour.row not in doubtful]
+    others = f"{count(left, 'hour')} of services that are not well modelled {'is' if left == 1 else 'are'} left out"
     if not hours:
-        return ""
+        return f"Replayed request by request: {others}." if left else ""
     fluid = max(abs(hour.fluid_attainment - hour.policy_attainment) for hour in hours)
     real = [abs(hour.replayed.attainment_ttft - hour.measured.attainment_ttft) for hour in hours]
-    known = [each for each in real if not math.isnan(each)]
-    told = f", and the replay of the real counts by at most {100 * max(known):.2g} points from what was measured"
+    told = ""
+    if known := [each for each in real if not math.isnan(each)]:
+        told = f", and the replay of the real counts by at most {100 * max(known):.2g} points from what was measured"
     return (
-        f"Of {len(hours)} hours replayed request by request, the fluid attainment of this policy was off by at most "
-        f"{100 * fluid:.2g} points{told if known else ''}."
+        f"Of {count(len(hours), 'hour')} replayed request by request, the fluid attainment of this policy was off by "
+        f"at most {100 * fluid:.2g} points{told}." + (f" {others}." if left else "")
     )

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from autoscaler.core.model.money import UnitCosts, dollars
 from autoscaler.core.table.columns import IntColumn
-from autoscaler.lab.report.format import UNKNOWN, amount, count, printable, share
-from autoscaler.report.columns import ACTUAL
+from autoscaler.lab.report.format import UNKNOWN, amount, count, duration, printable, share
+from autoscaler.report.columns import ACTUAL, CONSTANT
 from autoscaler.report.document import cost, total
 from autoscaler.report.gpu_use import say_use
 from autoscaler.report.report import Entry, FleetReport
@@ -34,7 +34,7 @@ def print_report(report: FleetReport, console: Console) -> None:
         console.print(_teams(found))
     if said := describe(report.sampled):
         console.print(Text(said))
-    for line in (*gpu_lines(report), *say_use(report.gpu_use)):
+    for line in (*gpu_lines(report), *say_use(report.gpu_use, report.use_from)):
         console.print(Text(printable(line)))
     for note in (*doubts(report), *report.notes):
         console.print(Text(printable(f"note: {note}")))
@@ -59,13 +59,6 @@ def doubts(report: FleetReport) -> list[str]:
     return [f"{name} is not well modelled: {doubt}" for name, doubt in named if doubt]
 
 
-def duration(minutes: float) -> str:
-    """Format minutes: `12 min`, `3.4 h`."""
-    if math.isnan(minutes):
-        return UNKNOWN
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:,.1f} h"
-
-
 def hour(time_s: float) -> str:
     return UNKNOWN if math.isnan(time_s) else datetime.fromtimestamp(time_s, UTC).strftime("%a %d %b %H:00")
 
@@ -88,7 +81,8 @@ def _totals(report: FleetReport) -> Table:
         table.add_row(title, *(write({k: math.nan if v is None else v for k, v in each.items()}) for each in sums))
         if title == "GPU-hours":
             table.add_row("cost", *(cost_of(report, entry) for entry in report.entries))
-    if said := left_out(report):
+    without = [f"{entry.course.title}: {said}" for entry in report.entries if (said := without_counts(entry))]
+    if said := "; ".join(filter(None, (left_out(report), *without))):
         table.caption, table.caption_justify = Text(printable(said)), "left"
     return table
 
@@ -99,10 +93,23 @@ def cost_of(report: FleetReport, entry: Entry) -> str:
     return (dollars(money.usd) if money.priced else UNKNOWN) + "*" * bool(money.unpriced or money.too_high)
 
 
+def without_counts(entry: Entry) -> str:
+    """Return which services a column leaves out of its sums; "": none."""
+    services = int(np.isnan(entry.outcome.gpu_hours).sum())
+    if not services:
+        return ""
+    if entry.name == CONSTANT:
+        return f"{count(services, 'service')} left out, as no constant count met the objective"
+    return f"{count(services, 'service')} without a rule left out"
+
+
 def left_out(report: FleetReport) -> str:
-    """Return what the star of `cost_of` means; "": there is none."""
-    was = cost(report, report.entry(ACTUAL))
-    return f"* {was.say()}" if was.unpriced or was.too_high else ""
+    """Return what the star of `cost_of` means, and what the cost of tokens leaves out; "": nothing."""
+    entry = report.entry(ACTUAL)
+    was, untold = cost(report, entry), int(total(entry.outcome)["without_tokens"])
+    said = [f"* {was.say()}"] if was.unpriced or was.too_high else []
+    said += [f"cost of tokens without {count(untold, 'service')} whose engines tell no generated tokens"] * bool(untold)
+    return "; ".join(said)
 
 
 def _teams(found: Sequence[TeamFigures]) -> Table:
@@ -133,7 +140,8 @@ FIGURES: tuple[tuple[str, Callable[[Mapping[str, float]], str]], ...] = (
 
 def _services(report: FleetReport) -> Table:
     order = most_to_gain(report)
-    table = Table(title=Text("Most to gain"), title_justify="left")
+    title = "Most to gain" if len(order) > MOST_ROWS else "Every service, most to gain first"
+    table = Table(title=Text(title), title_justify="left")
     table.add_column("service", overflow="fold")
     short = " / ".join(entry.course.title for entry in report.entries)
     for name in ("GPU-hours", "attainment"):

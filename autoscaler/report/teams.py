@@ -11,6 +11,7 @@ from autoscaler.core.model.money import Money
 from autoscaler.lab.report.format import amount, share
 from autoscaler.report.columns import ACTUAL, POLICY
 from autoscaler.report.report import FleetReport
+from autoscaler.report.verdict import judged_services
 
 NO_TEAM = "no team"
 MOST_TEAMS = 100
@@ -70,13 +71,19 @@ def _figures(report: FleetReport, team: str, rows: list[int]) -> TeamFigures:
 
 
 def _changes(report: FleetReport, rows: list[int]) -> tuple[str, ...]:
-    """Return the changes with the largest replayed saving, then what nothing measures."""
+    """Return the changes with the largest replayed saving, then what nothing measures.
+
+    Of a service that is not judged no replay is believed.
+    """
+    judged = judged_services(report)
     was, ours = report.entry(ACTUAL).outcome, report.entry(POLICY).outcome
     found: list[tuple[float, str]] = []
     for row in rows:
-        name, saved = report.services[row].name, float(was.gpu_hours[row] - ours.gpu_hours[row])
+        name, saved = str(report.services[row]), float(was.gpu_hours[row] - ours.gpu_hours[row])
         kept, before = float(ours.attainment[row]), float(was.attainment[row])
-        if saved >= LEAST_SAVED_H and kept >= min(before, float(report.spec.attainment[row])) - 1e-9:
+        if not judged[row]:
+            found.append((-1.0, f"{name}: not judged, so no saving is stated"))
+        elif saved >= LEAST_SAVED_H and kept >= min(before, float(report.spec.attainment[row])) - 1e-9:
             found.append((saved, f"{name}: this policy, {amount(saved)} GPU-hours less at {share(kept)}"))
         elif kept > before and before < report.spec.attainment[row]:
             more = f"{amount(-saved)} GPU-hours more" if saved < 0 else "no more GPU-hours"

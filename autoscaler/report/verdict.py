@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.money import Money
+from autoscaler.core.model.money import Money, dollars
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
-from autoscaler.lab.report.format import amount, count
+from autoscaler.lab.report.format import amount, count, duration
 from autoscaler.report.columns import ACTUAL, CONSTANT, POLICY
 from autoscaler.report.report import LEAST_SEEN, FleetReport
 
@@ -32,13 +32,17 @@ class Verdict:
     missing_unmodelled: int  # of these, not well modelled: what they need is not known
     lacking_gpu_hours: float  # that these would need in addition; 0: this policy needs no more for them
     attainment: float  # that services are promised, 0..1; NaN: not all the same
+    policy_gpu_hours: float  # of all judged services, under this policy
+    policy_saved: Money  # of the GPU-hours that it uses less than they did; less than 0: it uses more
+    breach_min: float  # of all judged services, as it was
+    policy_breach_min: float  # under this policy
 
 
 def judge(report: FleetReport) -> Verdict:
     """Return the numbers. A service needs what the cheaper of this policy and the least constant count used, if it met
     the objective."""
     was = report.entry(ACTUAL).outcome
-    judged = judged_services(report)
+    judged, ours = judged_services(report), report.entry(POLICY).outcome
     need = needed_gpu_hours(report)
     met = ~(was.attainment < report.spec.attainment - 1e-9)
     generous = judged & met & (was.gpu_hours > TWICE * need)
@@ -64,6 +68,10 @@ def judge(report: FleetReport) -> Verdict:
         missing_unmodelled=int((missed & ~judged).sum()),
         lacking_gpu_hours=float(np.nansum(lacking)),
         attainment=float(promised[0]) if len(promised) == 1 else np.nan,
+        policy_gpu_hours=float(np.nansum(ours.gpu_hours[judged])),
+        policy_saved=report.facts.money(report.services, (was.gpu_hours - ours.gpu_hours) * rate, judged),
+        breach_min=float(np.nansum(was.breach_min[judged])),
+        policy_breach_min=float(np.nansum(ours.breach_min[judged])),
     )
 
 
@@ -91,8 +99,11 @@ def enough_seen(report: FleetReport) -> BoolColumn:
 def seen_of(seen_days: float, span_days: float) -> str:
     """Say how much of a span was seen, in hours if that is less than a day."""
     if seen_days < 1:
-        return f"{seen_days * 24:.3g} of {span_days * 24:.3g} hours seen"
-    return f"{seen_days:.3g} of {span_days:.3g} days seen"
+        seen_days, span_days, unit = 24 * seen_days, 24 * span_days, "hour"
+    else:
+        unit = "day"
+    span = f"{span_days:.3g}"
+    return f"{seen_days:.3g} of {span} {unit}{'s' * (span != '1')} seen"
 
 
 def sentence(verdict: Verdict) -> str:
@@ -105,12 +116,23 @@ def sentence(verdict: Verdict) -> str:
     need = "their objectives need" if several else f"{verdict.attainment * 100:.4g} % needs"
     said = f"{seen}, {verdict.generous} of {count(verdict.judged, 'service')} ran on more than twice what {need}"
     if verdict.generous:
-        said += f": {amount(verdict.spare_gpu_hours)} of {amount(verdict.gpu_hours)} GPU-hours"
+        said += f": {amount(verdict.spare_gpu_hours)} of {amount(verdict.gpu_hours)} GPU-hours were not needed"
         said += f" ({verdict.spare.say(per=f'at {verdict.prices} prices' if verdict.prices else '')})"
-    else:
-        said += f", of {amount(verdict.gpu_hours)} GPU-hours in all"
-    said += _missed(verdict)
-    return f"{said}." + (f" {count(left, 'service')} could not be judged." if left else "")
+    said += f"{_missed(verdict)}. {_policy(verdict)}"
+    return said + (f" {count(left, 'service')} could not be judged." if left else "")
+
+
+def _policy(verdict: Verdict) -> str:
+    """Say what all judged services would have used and missed under this policy."""
+    money, usd = verdict.policy_saved, ""
+    if money.priced:
+        of = f" for the {money.priced:,} with a price" if money.unpriced else ""
+        usd = f" ({dollars(abs(money.usd))} {'more' if money.usd < 0 else 'less'}{of})"
+    return (
+        f"This policy would have used {amount(verdict.policy_gpu_hours)} GPU-hours in place of "
+        f"{amount(verdict.gpu_hours)}{usd}, with {duration(verdict.policy_breach_min)} in breach in place of "
+        f"{duration(verdict.breach_min)}."
+    )
 
 
 def _missed(verdict: Verdict) -> str:

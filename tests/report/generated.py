@@ -33,7 +33,7 @@ DECODE = {
 }
 REQUEST = "vllm:e2e_request_latency_seconds"
 STAYS = {"2.0": 0.5, "5.0": 0.9, "10.0": 0.99, "30.0": 1.0, "+Inf": 1.0}
-"""Share of the requests that stay for at most so many seconds."""
+"""Share of the requests that stay for at most this many seconds."""
 
 TTFT, WAITING = "vllm:time_to_first_token_seconds", "vllm:num_requests_waiting"
 

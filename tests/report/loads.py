@@ -18,10 +18,12 @@ def interactive(services: int = 1) -> Spec:
     return Spec(*(np.full(services, value) for value in spec_row(book.policies[book.default].spec)))
 
 
-def load_of(demand: np.ndarray, counts: np.ndarray, work_s: float = 0.1, **changed: np.ndarray) -> FleetLoad:
+def load_of(
+    demand: np.ndarray, counts: np.ndarray, work_s: float = 0.1, step_s: float = STEP_S, **changed: np.ndarray
+) -> FleetLoad:
     """Return the load of services, [T, W]. counts: real replicas."""
     demand, counts = (np.asarray(each, np.float32) for each in (demand, counts))
-    arrivals = demand * np.float32(STEP_S / work_s)
+    arrivals = demand * np.float32(step_s / work_s)
     with np.errstate(invalid="ignore", divide="ignore"):
         busy = np.where(counts > 0, np.minimum(demand / counts, 1), 0).astype(np.float32)
     columns = {
@@ -40,7 +42,7 @@ def load_of(demand: np.ndarray, counts: np.ndarray, work_s: float = 0.1, **chang
         "output_tokens": arrivals * 50,
         "missed_share": np.zeros_like(demand),
     }
-    return FleetLoad(Span(START_S, STEP_S, len(demand)), **columns | changed)
+    return FleetLoad(Span(START_S, step_s, len(demand)), **columns | changed)
 
 
 def profiles_of(services: int = 1, **changed: float) -> Profiles:

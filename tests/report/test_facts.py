@@ -1,5 +1,7 @@
 """Prices of replicas in a report, by what is stated, measured and listed, and how their nodes are paid for."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -17,9 +19,11 @@ def test_prices_follow_the_way_of_paying_and_sums_name_the_rest():
     listed = gather_facts(NAMES, DEVICES, None, PriceSources({}, {}, paid))
     assert listed.usd_per_hour[:2].tolist() == [1.6, 0.8]
     assert "has its price on demand" in listed.reasons[0]
-    measured = gather_facts(NAMES, DEVICES, None, PriceSources({}, {"g6.xlarge@spot": 0.3}, paid))
+    measured = gather_facts(NAMES, DEVICES, None, PriceSources({}, {"": {"g6.xlarge@spot": 0.3}}, paid))
     assert measured.usd_per_hour[:2] == pytest.approx([0.6, 0.3])
-    stated = gather_facts(NAMES, DEVICES, None, PriceSources({"nvidia-l4@spot": 0.2}, {"g6.xlarge@spot": 0.3}, paid))
+    others = PriceSources({}, {"": {"g6.xlarge@spot": 0.3}, "elsewhere": {"g6.xlarge@spot": 9.0}}, paid)
+    assert gather_facts(NAMES, DEVICES, None, others).usd_per_hour[:2] == pytest.approx([0.6, 0.3])
+    stated = gather_facts(NAMES, DEVICES, None, replace(others, stated={"nvidia-l4@spot": 0.2}))
     assert stated.usd_per_hour[:2] == pytest.approx([0.4, 0.2])
     assert stated.reasons[:2] == ("", "")
     money = stated.money(NAMES, stated.usd_per_hour * 10, np.array([True, True, True, False]))

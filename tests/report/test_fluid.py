@@ -1,4 +1,4 @@
-"""The queue, the delay of a start and the figures of a course, beside slow plain Python."""
+"""The queue, the delay of a start and the figures of a course, compared with slow plain Python."""
 
 import math
 
@@ -7,12 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.adapters.prometheus.range.service_queries import ServiceName
 from autoscaler.core.measure.capacity import compute_carried_load
-from autoscaler.report.columns import ConstantColumn, PolicyColumn, find_constant_counts
+from autoscaler.report.columns import ConstantColumn, PolicyColumn, actual, find_constant_counts
 from autoscaler.report.document import total
-from autoscaler.report.fluid import FleetView, follow
+from autoscaler.report.fluid import FleetView, Reserve, follow
+from autoscaler.report.history import FleetHistory
 from autoscaler.report.outcome import sum_up
+from autoscaler.report.report import compute, find_holding
 from tests.report.loads import START_S, STEP_S, facts_of, interactive, load_of, profiles_of
+
+pytestmark = pytest.mark.slow
 
 
 class Scripted:
@@ -38,12 +43,13 @@ def test_course_equals_plain_python_when_counts_are_scripted(demand, data):
         load_of(np.array([demand]).T, np.full((len(demand), 1), 3)),
         profiles_of(steepness=0.02, unavoidable=0.001),
     )
-    course = follow(Scripted(counts), load, p)
+    asleep = data.draw(st.integers(0, 3))
+    course = follow(Scripted(counts), load, p, reserve=Reserve(np.array([float(asleep)]), np.array([15.0])))
     backlog, missed, delay = 0.0, [], 2
     ready = []
     for step, x in enumerate(np.float32(demand).astype(float)):
         recent = [counts[at] if at >= 0 else 3 for at in range(step - delay, step + 1)]
-        now = min(recent)
+        now = max(min(recent), min(*recent[-2:], min(recent) + asleep))
         ready.append(now)
         carried = max(0.93 * now, now - 0.16 * math.sqrt(now))
         before, backlog = backlog, max(backlog + (x - carried) * STEP_S, 0.0)
@@ -96,6 +102,18 @@ def test_figures_equal_plain_python_when_counts_change():
     assert figures.worst_share[0] == pytest.approx(1 - by_hour[worst][0] / by_hour[worst][1])
 
 
+def test_cost_of_tokens_leaves_out_services_without_them():
+    """An engine that tells no tokens would make those of others dearer; one without requests costs what it costs."""
+    demand = np.tile([0.5, 0.5, 0.0], (60, 1))
+    tokens = np.tile(np.float32([1000, 0, 0]), (60, 1))
+    load, p = load_of(demand, np.ones((60, 3)), output_tokens=tokens), profiles_of(3)
+    figures = sum_up(actual(load, p), load, p, facts_of(services=3, usd=10.0), interactive(3))
+    assert np.isnan(figures.output_tokens).tolist() == [False, True, False]
+    whole = total(figures)
+    assert (whole["usd"], whole["without_tokens"]) == (30.0, 1)
+    assert whole["usd_per_million_tokens"] == pytest.approx(1e6 * 20.0 / 60_000)
+
+
 @given(st.floats(0.2, 6), st.integers(1, 4))
 def test_constant_count_is_least_when_it_meets_the_objective(high, period):
     steps = np.arange(240)
@@ -113,7 +131,6 @@ def test_constant_count_is_least_when_it_meets_the_objective(high, period):
     assert found == 1 or attainment(found - 1) < 0.99
 
 
-@pytest.mark.slow
 def test_policy_follows_the_day_and_keeps_its_objective():
     steps = np.arange(2 * 1440)
     demand = np.maximum(6 * np.sin(steps / 1440 * 2 * np.pi - 1.5), 0.3)[:, None]
@@ -122,6 +139,19 @@ def test_policy_follows_the_day_and_keeps_its_objective():
     assert figures.attainment[0] > 0.99
     assert figures.gpu_hours[0] < 0.75 * 8 * 48  # of the eight that ran
     assert figures.max_replicas[0] <= 16
+
+
+def test_auto_rests_when_the_daemon_saw_a_gateway():
+    spec = interactive(2).with_columns({"idle_after_s": np.full(2, np.inf), "attainment": np.full(2, 0.5)})
+    demand = np.where(np.arange(400) < 60, 1.0, 0.0)[:, None] * np.ones(2)
+    load, speed = load_of(demand, np.full((400, 2), 2)), profiles_of(2)
+    services = tuple(ServiceName("", "team", f"{letter}-0") for letter in "ab")
+    holds = find_holding(services, {("team", "b-0"), ("other", "a-0")})
+    history = FleetHistory(load.span, services, {})
+    made = compute("here", history, load, speed, facts_of(services=2), spec, ("p",) * 2, holds=holds)
+    never, rests = made.entry("policy").course.wanted[-1].tolist()
+    assert (never, rests) == (1, 0)
+    assert [note for note in made.notes if "`idleAfter: auto` counts as never for 1 of 2 services" in note]
 
 
 def test_policy_never_shrinks_when_nothing_is_seen():

@@ -10,14 +10,16 @@ from autoscaler.adapters.prometheus.range.own_use import CAUSE, STATE, GpuUseRow
 from autoscaler.adapters.prometheus.range.service_queries import ServiceName
 from autoscaler.core.gpu_use import GpuState
 from autoscaler.core.model.diagnosis import Diagnosis
-from autoscaler.report.diagnosis import NO_SAVING, NOT_TO_ZERO, GpuHours, GpuStory, tell
+from autoscaler.report.diagnosis import GpuHours, GpuStory
 from autoscaler.report.document import to_json
-from autoscaler.report.gpu_use import by_namespace, estimate_use, of_services, say_use
+from autoscaler.report.gpu_use import USE_ESTIMATED, USE_OF_DAEMON, by_namespace, estimate_use, of_services, say_use
 from autoscaler.report.history import FleetHistory
 from autoscaler.report.page import page
 from autoscaler.report.report import compute
 from autoscaler.report.teams import MOST_TEAMS, NO_TEAM, team_figures
 from tests.report.loads import facts_of, interactive, load_of, profiles_of
+
+pytestmark = pytest.mark.slow
 
 NAN = math.nan
 
@@ -40,50 +42,12 @@ def hours_of(report, diagnosis, idle_share=0.0, judged=1.0):
     return GpuHours(by_diagnosis, none, total, none, idle_share * total, judged * total)
 
 
-def told(report, hours):
-    ours = report.entry("policy").outcome
-    return tell(hours, 300.0, report.load, report.profiles, report.facts, report.spec, ours)
-
-
-def test_zero_is_proposed_when_its_replay_keeps_the_promise():
-    promised = np.array([0.8, 0.999])
-    spec = interactive(2).with_columns({"attainment": promised, "idle_after_s": np.full(2, NAN)})
-    demand = np.where(np.arange(1440) // 60 == 12, 2.0, 0.0)[:, None] * np.ones(2)  # an hour of work
-    report = report_of(demand, np.full((1440, 2), 3.0), spec)
-    rests, stays = told(report, hours_of(report, Diagnosis.IDLE_AND_LOADED)).proposals
-    assert "idleAfter" in rests.change
-    assert 0.8 * 2 * 22 < rests.saved_gpu_hours < report.entry("policy").outcome.gpu_hours[0]
-    assert rests.attainment >= promised[0]
-    assert f"{rests.saved_gpu_hours:,.1f} GPU-hours less than this policy" in rests.words
-    assert (stays.change, stays.effect) == (NOT_TO_ZERO, NO_SAVING)
-
-
-DIAGNOSES = {
-    Diagnosis.MEMORY_BOUND_DECODE: "a larger batch",
-    Diagnosis.COMPUTE_BOUND_PREFILL: "a pair of prefill and decode",
-    Diagnosis.COMMUNICATION_BOUND: "fewer GPUs",
-    Diagnosis.STARVED: "more CPU",
-    Diagnosis.STUCK: "a restart",
-    Diagnosis.FEW_REQUESTS: "",
-    Diagnosis.BUSY: "",
-    Diagnosis.NO_ACTIVITY: "",
-}
-
-
-def test_saving_is_said_to_be_unmeasured_unless_replayed():
-    shape = (120, len(DIAGNOSES))
-    report = report_of(np.full(shape, 1.0), np.full(shape, 3.0), waiting=np.full(shape, 3.0))
-    hours = hours_of(report, Diagnosis.BUSY)
-    by_diagnosis = np.zeros_like(hours.by_diagnosis)
-    by_diagnosis[list(DIAGNOSES), range(len(DIAGNOSES))] = 6.0
-    story = told(report, replace(hours, by_diagnosis=by_diagnosis))
-    for row, (diagnosis, says) in enumerate(DIAGNOSES.items()):
-        proposal = story.proposals[row]
-        assert says in proposal.change
-        assert math.isnan(proposal.saved_gpu_hours)
-        assert proposal.words == (f"Consider {proposal.change}; {NO_SAVING}" if proposal.change else "")
-        known = f"{diagnosis.title} in 100% of 6.0 replica-hours"
-        assert story.sentence(row) == (known if diagnosis.known else f"not known, because {diagnosis.title}")
+def test_services_of_one_name_in_several_clusters_stay_apart():
+    report = report_of(np.full((600, 2), 0.5), np.ones((600, 2)))
+    report = replace(report, services=tuple(ServiceName(cluster, "web", "chat") for cluster in ("eu", "us")))
+    rows = estimate_use(report)
+    assert {row.namespace: round(row.gpu_s / 3600) for row in rows if row.kind == STATE} == {"eu/web": 20, "us/web": 20}
+    assert of_services(rows, report.services[:1], whole_namespaces=True) == rows[:1]
 
 
 @pytest.mark.parametrize(("seed", "with_dcgm"), [(1, False), (2, True)])
@@ -111,12 +75,21 @@ def test_idle_hours_without_a_named_decision_are_said_to_be_unknown():
         GpuUseRow("a", "w", STATE, "ordered", 3600.0, 0.0),
         GpuUseRow("a", "w", CAUSE, "floor", 3600.0, NAN),
         GpuUseRow("b", "v", STATE, "serving", 3600.0, NAN),
+        GpuUseRow("c", "v", STATE, "unknown", 3600.0, NAN),
+        GpuUseRow("d", "v", STATE, "unknown", 3600.0, NAN),
+        GpuUseRow("d", "v", STATE, "warming", 7200.0, 1.0),
     ]
     assert by_namespace(rows)["a"].total_h == 2
-    first, second = say_use(rows)
+    first, partly, second, unknown = say_use(rows, USE_OF_DAEMON)
     assert first.startswith("GPUs of a: 2.0 GPU-hours, of which 2.0 idle, $4.00 for 1 workload; ")
     assert first.endswith("; kept by: floor by policy 1.0, not known 1.0")
+    assert partly.startswith("GPUs of d: 3.0 GPU-hours, of which 2.0 idle, and of 1.0 it is not known, $1.00 for 1")
     assert second == "GPUs of b: 1.0 GPU-hours, of which 0.0 idle"
+    assert unknown == "GPUs of c: 1.0 GPU-hours; how many were idle is not known"
+    guessed, partly, *others = say_use(rows, USE_ESTIMATED)
+    assert guessed.startswith("GPUs of a: 2.0 GPU-hours, of which at least 2.0 idle, $4.00")
+    assert partly.startswith("GPUs of d: 3.0 GPU-hours, of which at least 2.0 idle, and of 1.0 it is not known")
+    assert others == [f"GPUs of {name}: 1.0 GPU-hours; how many were idle is not known" for name in "bc"]
     names = [ServiceName("", "a", "other")]
     assert of_services(rows, names, whole_namespaces=True) == tuple(rows[:3])
     assert of_services(rows, names, whole_namespaces=False) == ()
@@ -139,6 +112,9 @@ def test_figures_of_teams_add_up_and_hostile_names_are_bounded():
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     assert '"team": "<script>' in to_json(report)
+    alone = page(replace(report, teams=(teams[1],) * services))
+    assert "<script" not in alone
+    assert f"{services} services of team &lt;script&gt;" in alone
     assert team_figures(replace(report, teams=())) == ()
 
 
@@ -148,7 +124,9 @@ def test_team_is_told_first_what_keeps_its_objective():
     report = report_of(demand, counts, missed_share=missed.astype(np.float32))
     (team,) = team_figures(replace(report, teams=("one", "one")))
     late, wasteful = team.changes
-    assert late.startswith("s1: this policy, ")
+    assert late.startswith("ns-1/s1: this policy, ")
     assert "in place of 50.0%" in late
-    assert wasteful.startswith("s0: this policy, ")
+    assert wasteful.startswith("ns-0/s0: this policy, ")
     assert "GPU-hours less" in wasteful
+    (team,) = team_figures(replace(report, teams=("one", "one"), modelled=np.zeros(2, dtype=bool)))
+    assert [each.partition(": ")[2] for each in team.changes] == ["not judged, so no saving is stated"] * 2

@@ -13,8 +13,9 @@ from autoscaler.adapters.prometheus.range.reader import RangeQueryFailed, RangeR
 from autoscaler.adapters.prometheus.range.service_queries import ServiceName, ServiceQuery, service_of
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.ports import Unavailable
-from autoscaler.report.history import FleetHistory, Piece, Span, read_history
-from autoscaler.report.piece_cache import PieceCache
+from autoscaler.report.history import FleetHistory, Span
+from autoscaler.report.piece_cache import About, Piece, PieceCache
+from autoscaler.report.read_history import choose_services, read_history
 from tests.harness.process import free_port
 
 START_S, STEP_S = 1_780_000_200.0, 60.0
@@ -44,7 +45,16 @@ class Server:
         )
 
     def read(self, queries=(PODS, RUNNING), cache=None, span=SPAN, now=lambda: START_S + 10**6):
-        """Read with the server beside."""
+        """Read a history."""
+        kept = cache or PieceCache.none()
+        return self.serve(lambda connect: read_history(connect, queries, span, kept, lambda _: None, now, (0.0, 0.0)))
+
+    def ask(self, read):
+        """Return what a function reads by one reader."""
+        return self.serve(lambda connect: read(connect()))
+
+    def serve(self, read):
+        """Return what a function reads, which gets one that makes readers, with the server beside."""
 
         async def beside():
             app = web.Application()
@@ -59,9 +69,7 @@ class Server:
                 return RangeReader(settings, Credentials(settings), time.monotonic() + 60)
 
             try:
-                return await asyncio.to_thread(
-                    read_history, reader, queries, span, cache or PieceCache.none(), lambda _: None, now, (0.0, 0.0)
-                )
+                return await asyncio.to_thread(read, reader)
             finally:
                 await runner.cleanup()
 
@@ -148,9 +156,10 @@ def test_damaged_cache_is_made_again(tmp_path):
     PieceCache(file, "here").close()
     file.write_bytes(file.read_bytes()[:100] + b"damaged" * 100)
     cache, piece = PieceCache(file, "here"), Piece(PODS, 0, 2)
-    cache.put(piece, SPAN, {ServiceName("", "a", "b"): np.array([1.0, np.nan])})
+    about = About(ServiceName("", "a", "b"), True)
+    cache.put(piece, SPAN, {about: np.array([1.0, np.nan])})
     found = cache.get(piece, SPAN)
-    assert found is not None and found[ServiceName("", "a", "b")][0] == 1
+    assert found is not None and found[about][0] == 1
     assert not cache.problem
 
 
@@ -163,7 +172,7 @@ def test_a_file_of_somebody_is_left_alone_when_named_as_cache(tmp_path, database
     else:
         file.write_bytes(b"my thesis")
     before = file.read_bytes()
-    assert f"{file}: is no cache" in PieceCache(file, "here").problem
+    assert f"{file}: not a cache of vllm-autoscaler" in PieceCache(file, "here").problem
     assert file.read_bytes() == before
 
 
@@ -209,6 +218,15 @@ def test_service_without_metrics_is_not_seen_when_its_pods_exist():
     assert seen[:, 0].tolist() == [True, False, True]
 
 
+def test_service_is_not_seen_after_it_was_renamed():
+    """Nothing tells of the old name; of one that was scaled to zero kube-state-metrics does."""
+    nan = np.nan
+    pods, ordered = [[2, nan, 1], [nan, 3, 1], [nan, 3, nan]], [[2, nan, 1], [nan, 3, 1], [nan, 3, 0]]
+    history = fleet(pods, ordered)
+    assert history.seen.T.tolist() == [[True, False, False], [False, True, True], [True, True, True]]
+    assert [each.name for each in history.ended] == ["s0"]
+
+
 def test_services_of_other_namespaces_are_left_out():
     found = fleet([[1, 2]])
     assert found.only(("team",)).services == found.services
@@ -233,5 +251,18 @@ def test_nothing_is_raised_for_an_unreachable_server_but_unavailable():
     settings = PrometheusSettings(url=f"http://127.0.0.1:{free_port()}", timeout_s=1)
     with pytest.raises(Unavailable):
         read_history(
-            lambda: RangeReader(settings, Credentials(settings), time.monotonic() + 5), (PODS,), SPAN, PieceCache.none()
+            lambda: RangeReader(settings, Credentials(settings), time.monotonic() + 5),
+            (PODS,),
+            SPAN,
+            PieceCache.none(),
+            waits_s=(0.0,),
         )
+
+
+def test_services_that_a_pod_invents_displace_none_that_are_scraped():
+    own = {ServiceName("", "team", "small"): 1.0, ServiceName("", "other", "large"): 9.0}
+    invented = {ServiceName("", f"n{number}", "x"): 100.0 for number in range(50)}
+    assert choose_services({**invented, **own}, own.keys(), 10)[:2] == [*reversed(own)]
+    assert len(choose_services({**invented, **own}, own.keys(), 10)) == 10
+    assert choose_services({**invented, **own}, own.keys(), 1) == [ServiceName("", "other", "large")]
+    assert len(choose_services(invented, set(), 10)) == 10  # more namespaces than there is room for

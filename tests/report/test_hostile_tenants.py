@@ -13,12 +13,26 @@ import pytest
 from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.promql.engines import PER_NAMESPACE, bounds_query
 from autoscaler.adapters.prometheus.promql.within_objective import MAX_BOUNDS
+from autoscaler.adapters.prometheus.range.capacity_queries import read_exported_use
 from autoscaler.adapters.prometheus.range.crowds import read_crowds
+from autoscaler.adapters.prometheus.range.gpu_readings import read_gpus
+from autoscaler.adapters.prometheus.range.latency_queries import latency_queries, read_latencies
+from autoscaler.adapters.prometheus.range.own_use import read_gateways, read_own_use
 from autoscaler.adapters.prometheus.range.reader import RangeReader
-from autoscaler.adapters.prometheus.range.service_queries import find_engines
+from autoscaler.adapters.prometheus.range.service_queries import (
+    Objective,
+    ServiceName,
+    find_engines,
+    read_devices,
+    read_policy_names,
+    service_queries,
+)
 from autoscaler.catalog.engines import ENGINES
 from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.settings import PrometheusSettings
+from autoscaler.report.history import Span
+from autoscaler.report.piece_cache import PieceCache
+from autoscaler.report.read_history import read_history
 from tests.report.generated import HOUR_S, TTFT, Service, day, filled_prometheus, generate, merged
 from tests.report.test_report import invoke
 
@@ -76,6 +90,121 @@ async def test_odd_bounds_of_a_tenant_displace_none_that_others_have(tmp_path: P
     counts = {row["metric"]["le"]: divmod(row["values"][-1, 1], PER_NAMESPACE) for row in rows}
     assert len(rows) == MAX_BOUNDS
     assert (counts["0.5"], counts["1.0"], counts["+Inf"]) == ((2, 2), (2, 2), (3, 5))
+
+
+@pytest.mark.integration
+async def test_namespaces_that_a_pod_invents_leave_out_its_own_alone(tmp_path: Path):
+    """Other ones each hour, in all more than there is room for."""
+    end_s, evil = time.time() // 60 * 60, 'namespace="evil",pod="evil-0",exported_pod="x-0"'
+    lines = [f'vllm:num_requests_running{{namespace="team",pod="good-0"}} 1 {end_s:.0f}']
+    lines += (
+        f'vllm:num_requests_running{{{evil},exported_namespace="n{hour}-{number}"}} 1 {end_s - 3600 * hour:.0f}'
+        for hour in range(8)
+        for number in range(700)
+    )
+    async with filled_prometheus(tmp_path, merged(iter([families(iter(lines))]))) as server:
+        settings, span_s = PrometheusSettings(url=server.url), (end_s - 8 * 3600, end_s)
+        reader = RangeReader(settings, Credentials(settings), time.monotonic() + 60)
+        crowds = read_crowds(reader, find_engines(reader, all_spellings(()), span_s), span_s)
+        reader.close()
+    assert (crowds.matchers, crowds.services) == ('namespace!="evil"', 1)
+
+
+@pytest.mark.integration
+async def test_a_few_large_namespaces_make_no_step_longer_for_others(tmp_path: Path):
+    """One has many services; pods of another write of many in a third one, whose own service is scraped, too."""
+    end_s, lines = time.time() // 60 * 60, list[str]()
+    pods = [f'namespace="team-{number}",pod="chat-0"' for number in range(4)]
+    pods += (f'namespace="large",pod="s{number}-0"' for number in range(30))
+    written = 'namespace="loud",pod="loud-0",exported_namespace="team-0"'
+    pods += (f'{written},exported_pod="s{number}-0"' for number in range(30))
+    lines = [f"vllm:num_requests_running{{{pod}}} 1 {end_s:.0f}" for pod in pods]
+    async with filled_prometheus(tmp_path, merged(iter([families(iter(lines))]))) as server:
+        settings, span_s = PrometheusSettings(url=server.url), (end_s - 3600, end_s)
+        reader = RangeReader(settings, Credentials(settings), time.monotonic() + 60)
+        found = find_engines(reader, all_spellings(()), span_s)
+        cases: list[tuple[list[str], int]] = [([], 99), ([], 20), (["large"], 20)]
+        crowds = [read_crowds(reader, found, span_s, wanted, most) for wanted, most in cases]
+        reader.close()
+    assert [(each.matchers, each.services) for each in crowds] == [
+        ("", 64),
+        ('namespace!="large",namespace!="loud"', 4),
+        ("", 30),  # it is asked for, and alone
+    ]
+    said = "namespace 'large' is left out: it has 30 services; allowed: 8, so that steps stay short for others"
+    assert crowds[1].problems[0] == f"{said} (--namespace reads it)"
+
+
+def written_of_others(end_s: float) -> Iterator[str]:
+    """An honest service with what operators' exporters tell of it, and a tenant that writes the same of it."""
+    # Without `honor_labels` the scrape has moved labels that name another pod.
+    pod, moved = 'namespace="team",pod="good-0"', 'exported_namespace="team",exported_pod="good-0"'
+    dcgm, tenant = f'{moved},namespace="gpu-operator",pod="dcgm"', f'{moved},namespace="evil",pod="evil-0"'
+    of_daemon = 'exported_namespace="team",workload="good",kind="Deployment",state="floor"'
+    kept = 'deployment="good",annotation_vllm_autoscaler_io_policy'
+    for count, at_s in enumerate(np.arange(end_s - 3600, end_s + 1, 60.0).tolist()):
+        for where, value, device in ((pod, 1, ""), (tenant, 90, "evil-")):
+            yield f"vllm:num_requests_running{{{where}}} {value} {at_s:.0f}"
+            for bound in ("1.0", "+Inf"):
+                yield f'{TTFT}_bucket{{{where},le="{bound}"}} {count * value} {at_s:.0f}'
+            exporter = where if device else dcgm
+            gpu = f'{{{exporter},UUID="{device}u",modelName="NVIDIA-L4"}}'
+            yield f"DCGM_FI_DEV_FB_USED{gpu} {value} {at_s:.0f}"
+            yield f"DCGM_FI_DEV_FB_FREE{gpu} 1 {at_s:.0f}"
+        yield f'DCGM_FI_DEV_FB_USED{{{tenant},UUID="evil-2",modelName="NVIDIA-L4"}} 1 {at_s:.0f}'
+        yield f"tgi_batch_current_size{{{tenant}}} 50 {at_s:.0f}"
+        yield f"tgi_queue_size{{{tenant}}} 50 {at_s:.0f}"
+        for name, where in (("slow", 'namespace="team"'), ("zzz", 'namespace="evil",exported_namespace="team"')):
+            yield f'kube_deployment_annotations{{{where},{kept}="{name}"}} 1 {at_s:.0f}'
+        yield f'vllm_autoscaler_gpu_seconds_total{{namespace="ops",{of_daemon}}} {count * 60} {at_s:.0f}'
+        yield f'vllm_autoscaler_gpu_seconds_total{{namespace="evil",{of_daemon}}} {count * 900} {at_s:.0f}'
+        yield f'vllm_autoscaler_gateway_waiting_requests{{namespace="evil",{of_daemon}}} 0 {at_s:.0f}'
+        yield f'vllm_autoscaler_gateway_waiting_requests{{namespace="ops",{of_daemon}}} 0 {at_s:.0f}'
+
+
+@pytest.mark.integration
+async def test_what_a_tenant_writes_of_others_counts_for_none(tmp_path: Path):
+    end_s = time.time() // 60 * 60
+    span_s, good = (end_s - 3600, end_s), ServiceName("", "team", "good")
+    told: dict[str, dict[str, None]] = {name: {} for name in ("gpus", "devices", "policies", "use", "gateways")}
+    async with filled_prometheus(tmp_path, merged(iter([families(written_of_others(end_s))]))) as server:
+        settings = PrometheusSettings(url=server.url)
+
+        def connect() -> RangeReader:
+            return RangeReader(settings, Credentials(settings), time.monotonic() + 60)
+
+        reader = connect()
+        found = find_engines(reader, all_spellings(()), span_s)
+        queries = service_queries(reader, found, [Objective(1.0, math.nan)], span_s, 120.0)
+        history = read_history(connect, queries, Span(end_s - 3600, 120.0, 30), PieceCache(tmp_path / "cache", "here"))
+        again = read_history(connect, queries, Span(end_s - 3600, 120.0, 30), PieceCache(tmp_path / "cache", "here"))
+        latencies, _ = read_latencies(reader, latency_queries(found), span_s)
+        moments = list(read_gpus(reader, found, span_s, 300.0, problems=told["gpus"]))
+        devices = read_devices(reader, span_s, told["devices"])
+        policies = read_policy_names(reader, span_s, told["policies"])
+        use = read_own_use(reader, span_s, told["use"])
+        gateways = read_gateways(reader, span_s, told["gateways"])
+        exported = read_exported_use(reader, (end_s - 7200, end_s + 3600))
+        reader.close()
+    assert {engine.name for engine, _ in found.engines} == {"vllm", "tgi"}
+    for read in (history, again):
+        assert read.services == (good,)
+        assert (np.nanmax(read.column("pods")), np.nanmax(read.column("running"))) == (1.0, 1.0)
+        assert np.isnan(read.column("waiting")).all()
+    assert latencies["ttft"][good].counts[-1] <= 60
+    assert [day.samples.running.max() for day in moments] == [1.0]
+    assert [np.isnan(day.samples.fb_usage).all() for day in moments] == [True]
+    assert {*told["gpus"]} == {
+        "pods of 'evil', 'gpu-operator' contradict each other about pods of 'team/good': none is believed"
+    }
+    assert policies == {good: "slow"}
+    assert (devices, use, gateways, exported.columns["gpus"]) == ({}, (), frozenset(), {})
+    assert set(told["devices"]) == {
+        "pods of 'evil', 'gpu-operator' contradict each other about 'team/good': none is believed"
+    }
+    for each in (told["use"], told["gateways"], exported.problems):
+        assert any("'ops' all export metrics of the daemon about 'team/good" in said for said in each), each
+    assert not told["policies"]
 
 
 def families(lines: Iterator[str]) -> dict[str, list[str]]:

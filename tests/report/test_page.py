@@ -11,14 +11,17 @@ import pytest
 from playwright.async_api import Browser, Page
 
 from autoscaler.adapters.prometheus.range.service_queries import ServiceName
-from autoscaler.report.history import FleetHistory
+from autoscaler.report.history import FleetHistory, Span
+from autoscaler.report.load import measure_load
 from autoscaler.report.page import page
 from autoscaler.report.report import FleetReport, compute
 from tests.harness.browser import screenshot
-from tests.report.loads import facts_of, interactive, load_of, profiles_of
+from tests.report.loads import START_S, facts_of, interactive, load_of, profiles_of
 from tests.report.test_sampled import HOUR
 
-STEPS = 2 * 1440
+pytestmark = pytest.mark.slow
+
+STEPS, STEP_S = 2 * 720, 120.0
 SCROLLING = "[...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth).length"
 PAPER = {"width": 1032, "height": 703}
 """What an A4 page across has within its margins, in CSS pixels."""
@@ -31,11 +34,11 @@ def text() -> str:
 
 
 def made(services: int) -> FleetReport:
-    at = np.arange(STEPS)[:, None] / 1440
+    at = np.arange(STEPS)[:, None] / 720
     draw = np.random.default_rng(1)
     demand = np.maximum(3 + 3 * np.sin(2 * np.pi * at) + draw.normal(0, 0.3, (STEPS, services)), 0)
     counts = np.tile(4.0 + np.arange(services) * 9, (STEPS, 1))
-    load = load_of(demand, counts, missed_share=(0.02 * (demand > 5.5)).astype(np.float32))
+    load = load_of(demand, counts, step_s=STEP_S, missed_share=(0.02 * (demand > 5.5)).astype(np.float32))
     names = [f"<b>team-{row}-of-the-department-of-language</b>" for row in range(services)]
     history = FleetHistory(
         load.span, tuple(ServiceName("europe-west-1", name, f"{'assistant-' * 4}{name[7]}") for name in names), {}
@@ -60,6 +63,68 @@ def test_page_holds_everything_and_names_are_escaped(text: str):
     assert "<script" not in text
 
 
+@pytest.fixture(scope="module")
+def few() -> FleetReport:
+    return made(2)
+
+
+def test_few_services_are_in_one_table(text: str, few: FleetReport):
+    heads = re.findall(r"<h2>([^<]*)", page(few))
+    assert "Every service, most to gain first" in heads and "Most to gain" not in heads
+    assert {"Every service", "Most to gain"} < set(re.findall(r"<h2>([^<]*)", text))
+
+
+def test_page_shows_no_sign_that_turns_or_hides_text(few: FleetReport):
+    """A model has any name; one sign would turn the figures that stand after it."""
+    facts = replace(few.facts, model=("\u202eone\u2066", "two\x1b[31m\u200b"))
+    written = page(replace(few, facts=facts, notes=("\u202enote",)))
+    assert all(sign.isprintable() or sign == "\n" for sign in written)
+    assert "?one?" in written and "two?[31m?" in written
+
+
+USUAL = {
+    **{"pods": 2.0, "ordered": 2.0, "running": 5.0, "waiting": 1.0, "kv_usage": 0.3, "gap_s": 20.0, "gaps": 2e4},
+    **{
+        "ttft_met": 95.0,
+        "itl_met": 95.0,
+        "itl_judged": 100.0,
+        "finished": 100.0,
+        "first_tokens": 100.0,
+        "prompt_tokens": 1e4,
+        "generation_tokens": 2e4,
+    },
+}
+
+
+@pytest.mark.parametrize(("column", "value", "begin"), [("first_tokens", 1e-44, 0), ("gaps", np.nan, 61)])
+def test_tiny_and_missing_numbers_of_one_service_spoil_no_report(column: str, value: float, begin: int):
+    """Where they begin while requests wait, work of the past waits, and no request shows how much work it is."""
+    steps = 120
+    columns = {name: np.full((steps, 2), usual, np.float32) for name, usual in USUAL.items()}
+    columns[column][begin:, 1] = value
+    names = (ServiceName("", "a", "good"), ServiceName("", "odd", "liar"))
+    history = FleetHistory(Span(START_S, 120.0, steps), names, columns)
+    load, profiles = measure_load(history, interactive(2), np.full(2, np.nan))
+    report = compute("x", history, load, profiles, facts_of(services=2), interactive(2), ("interactive",) * 2)
+    assert page(report)
+    for entry in report.entries:
+        arrived = load.arrivals.cumsum(axis=0) * 1.001
+        assert (entry.course.waiting <= np.maximum(arrived, load.waiting)).all()
+
+
+def test_lines_break_where_nothing_was_seen(few: FleetReport):
+    """Nobody saw the first service for six hours of each day, nor any service for the last two of these."""
+    hole = np.zeros((2, 720, 2), bool)
+    hole[:, 300:480, 0] = hole[:, 420:480] = True
+    lines = r'class="line [^"]*" d="([^"]*)"'
+    runs = [
+        [path.count("M") for path in re.findall(lines, page(replace(few, load=replace(few.load, seen=seen))))]
+        for seen in (~hole.reshape(-1, 2), np.ones_like(few.load.seen))
+    ]
+    by_hour, day = 3, 6  # lines of all services together, and of the day of each
+    assert runs == [[3] * by_hour + [2] * 2 * day, [1] * (by_hour + 2 * day)]
+
+
 async def cut(tab: Page) -> list[str]:
     """Return what reaches beyond the page, or beyond a part that does not scroll."""
     return await tab.evaluate(
@@ -72,7 +137,7 @@ async def cut(tab: Page) -> list[str]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("look", ["light", "dark", "print"])
+@pytest.mark.parametrize("look", ["light", pytest.param("dark", marks=pytest.mark.long), "print"])
 async def test_page_is_whole_when_seen_in_a_browser(chromium: Browser, tmp_path: Path, text: str, look: str):
     file = tmp_path / "report.html"
     file.write_text(text, "utf-8")

@@ -1,4 +1,4 @@
-"""The whole command on real servers that hold a generated day: every figure beside the generator's truth."""
+"""The whole command on real servers that hold a generated day: every figure compared with the generator's truth."""
 
 import asyncio
 import json
@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from autoscaler.adapters.prometheus.range.service_queries import ServiceName
 from autoscaler.cli.main import main
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.lab.replay.case import Goal
+from autoscaler.report.past import past_of_prometheus
 from tests.harness.victoria_metrics import victoria_metrics
 from tests.report.generated import (
     HOUR_S,
@@ -19,6 +23,7 @@ from tests.report.generated import (
     filled_prometheus,
     generate,
     merged,
+    pod_name,
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -52,6 +57,28 @@ def generated():
     return truth, merged(iter([*(lines for _, lines in made), stated]))
 
 
+async def test_an_hour_is_that_of_its_own_cluster(tmp_path):
+    """Another cluster has a service of the same name, and a tenant writes of both, of real and of invented pods."""
+    end_s = time.time() // 60 * 60
+    rates = {"east": 1.0, "west": 4.0}
+    services = [
+        Service("same", lambda _, each=each: rates[each], lambda _: 1, labels={"cluster": each}) for each in rates
+    ]
+    moved = {"cluster": "west", "exported_namespace": "team"}
+    services += (
+        Service("evil", lambda _: 9.0, lambda _: 1, "evil", {**moved, "exported_pod": pod_name("same", number)})
+        for number in (0, 7)
+    )
+    text = merged(generate(each, end_s - 3 * HOUR_S, end_s, 60.0)[1] for each in services)
+    async with filled_prometheus(tmp_path, text) as server:
+        read = past_of_prometheus(PrometheusSettings(url=server.url))
+        span, goal = (end_s - HOUR_S, end_s), Goal(1.0, 0.1, 0.99)
+        hours = [await asyncio.to_thread(read, ServiceName(each, "team", "same"), *span, goal) for each in rates]
+    assert [np.nansum(each.finished) for each in hours] == pytest.approx([HOUR_S, 4 * HOUR_S], rel=0.05)
+    counted = [np.nansum(each.ttft.counts[:, -1]) for each in hours]
+    assert counted == pytest.approx([HOUR_S, 4 * HOUR_S], rel=0.1)
+
+
 @asynccontextmanager
 async def filled(kind, directory, text):
     if kind == "prometheus":
@@ -73,7 +100,7 @@ async def invoke(*words):
     return await asyncio.to_thread(CliRunner().invoke, main, ["report", *map(str, words)])
 
 
-@pytest.mark.parametrize("kind", ["prometheus", "victoria-metrics"])
+@pytest.mark.parametrize("kind", ["prometheus", pytest.param("victoria-metrics", marks=pytest.mark.long)])
 async def test_figures_equal_the_truth_when_history_is_generated(kind, generated, tmp_path):
     truth, text = generated
     file = tmp_path / "report.json"

@@ -1,5 +1,6 @@
 """When the replay of an hour is too far from what was measured."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -83,4 +84,16 @@ def test_sentence_on_the_sample_has_the_largest_errors():
         "Of 2 hours replayed request by request, the fluid attainment of this policy was off by at most 7 points, and "
         "the replay of the real counts by at most 3 points from what was measured."
     )
+    unmeasured = replace(HOUR, measured=replace(SCORE, attainment_ttft=math.nan))
+    assert describe([unmeasured]).startswith("Of 1 hour replayed ")
+    assert describe([unmeasured]).endswith("this policy was off by at most 2 points.")
     assert describe([]) == ""
+
+
+def test_sample_of_badly_modelled_services_is_left_out():
+    """Also their hours that are right: their figures do not count."""
+    wrong = replace(HOUR, row=1, policy_attainment=0.4, doubt="57.0 points")
+    left = "2 hours of services that are not well modelled are left out."
+    assert describe([HOUR, replace(HOUR, row=1), wrong]).startswith("Of 1 hour ")
+    assert describe([HOUR, replace(HOUR, row=1), wrong]).endswith(f"from what was measured. {left}")
+    assert describe([replace(HOUR, row=1), wrong]) == f"Replayed request by request: {left}"
