@@ -8,13 +8,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from autoscaler.catalog.devices import Product, device_share, find_device, is_mig, mig_parts, mig_profile
-from autoscaler.catalog.model_shapes import is_quantized
 from autoscaler.config.prices import find_price
 from autoscaler.core.gpu_totals import PoolKey
 from autoscaler.core.model.fleet import SPOT, Pool
@@ -24,14 +22,14 @@ from autoscaler.demand.capacity import HOUR_S, USUAL, GpuHistory
 from autoscaler.demand.draft import TOLERANCE
 from autoscaler.demand.model import DemandModel
 from autoscaler.lab.report.format import amount, count
+from autoscaler.report.change_replay import lighten
+from autoscaler.report.changes import Service, eight_bit_work
 from autoscaler.report.columns import ACTUAL, POLICY, PolicyColumn
-from autoscaler.report.fluid import Course, follow
+from autoscaler.report.fluid import Course, Reserve, follow
 from autoscaler.report.outcome import ServiceFigures, sum_up
 
 MONTH_H = 730.0
 MOST_NAMED = 5
-READING = 2 / 3
-"""Part of the time between two tokens in which weights are read; with 8 bits it takes half as long."""
 
 IDLE, LEND, QUANTIZE, LAYOUT, SPOT_NODES, BUY = KINDS = (
     *("idle_elsewhere", "lend", "quantize", "layout", "spot_above_floor", "buy"),
@@ -75,16 +73,19 @@ def replay(demand: DemandModel) -> Replays:
     report = demand.report
     load, profiles = report.load, report.profiles
     was, policy = report.entry(ACTUAL), report.entry(POLICY)
-    factor = _quantized_work(demand)
-    lighter = replace(load, demand=(load.demand * factor).astype(np.float32), work_s=load.work_s * factor)
-    faster = replace(profiles, work_s=profiles.work_s * factor, idle_gap_s=profiles.idle_gap_s * factor)
-    course = follow(PolicyColumn(lighter, faster, report.spec), lighter, faster)
-    quantized = sum_up(course, lighter, faster, report.facts, report.spec)
+    services = (Service(load, profiles, report.facts, report.spec, w) for w in range(len(report.services)))
+    factor = np.array([eight_bit_work(service) for service in services], np.float64)
+    course, quantized = policy.course, policy.outcome
+    if (factor < 1).any():
+        lighter, faster = lighten(load, profiles, factor)
+        planner = PolicyColumn(lighter, faster, report.spec, holds=report.holds)
+        course = follow(planner, lighter, faster, reserve=Reserve.of(report.spec))
+        quantized = sum_up(course, lighter, faster, report.facts, report.spec)
     starts = demand.hours.starts
     seen = np.maximum(np.add.reduceat(load.seen, starts, axis=0, dtype=np.float64), 1.0)
 
     def gpus(of: Course) -> FloatColumn:
-        wanted = np.where(load.seen, np.nan_to_num(of.wanted), 0.0)
+        wanted = np.where(load.seen, np.nan_to_num(of.held), 0.0)
         return np.asarray(np.add.reduceat(wanted, starts, axis=0, dtype=np.float64) / seen * report.facts.gpus)
 
     return Replays(
@@ -101,16 +102,6 @@ def _keeps(outcome: ServiceFigures, was: ServiceFigures, demand: DemandModel) ->
     """Return the services that keep what is promised, or what they had if that is less; bool[W]."""
     least = np.fmin(or_zero(was.attainment), demand.report.spec.attainment) - TOLERANCE
     return np.asarray(demand.report.modelled & ~(outcome.attainment < least))
-
-
-def _quantized_work(demand: DemandModel) -> FloatColumn:
-    """Return the part of the work that weights of 8 bits leave; float64[W]. 1: they have as few, or it is not known."""
-    profiles = demand.report.profiles
-    with np.errstate(invalid="ignore", divide="ignore"):
-        prompt = or_zero(profiles.prompt_token_s * demand.mix.prompt_tokens / profiles.work_s)
-    left = 1 - (1 - np.clip(prompt, 0.0, 1.0)) * READING / 2
-    applies = [bool(model) and not is_quantized(model) for model in demand.report.facts.model]
-    return np.where(applies, left, 1.0)
 
 
 def advise(
@@ -144,7 +135,13 @@ def _idle_elsewhere(demand: DemandModel, short: Shortage, replays: Replays) -> I
         said = f"{count(float(whole[lost].sum()), 'GPU')} that look idle: the replay without them loses attainment, or "
         yield Advice(IDLE, 0.0, 0.0, False, f"{said}does not model the service: {words}.")
     if not len(rows):
-        yield Advice(IDLE, 0.0, 0.0, False, "No service held GPUs of this kind that it did not need in these hours.")
+        yield Advice(
+            IDLE,
+            0.0,
+            0.0,
+            False,
+            f"No service held GPUs of this kind that it did not need in {USUAL:.0%} of these hours.",
+        )
 
 
 def _in_most_hours(values: FloatColumn, hours: BoolColumn) -> FloatColumn:
@@ -284,9 +281,10 @@ def _spot(demand: DemandModel, short: Shortage, prices: Mapping[str, float]) -> 
     firm = find_price(Pool(resource or "nvidia.com/gpu", product), prices, {})
     usd = math.nan if spot.why else (firm.usd - spot.usd) * gpus * MONTH_H
     gained = min(gpus, short.gpus) if short.gpus > 0 else 0.0
+    part = f": up to {amount(gained)} of the GPUs that are lacking may be spot" if short.gpus > 0 else ""
     price = f" {spot.why}." if spot.why else ""
     said = (
-        f"{amount(gpus)} GPUs lie above the floors of {_named(demand, rows, above)}, which can wait for a cold start: "
+        f"{amount(gpus)} GPUs lie above the floors of {_named(demand, rows, above)}, which can wait for a cold start"
+        f"{part}.{price}"
     )
-    said += f"up to {amount(gained)} of the GPUs that are lacking may be spot.{price}"
     yield Advice(SPOT_NODES, gained, usd, True, said)

@@ -5,7 +5,7 @@ The history is the record's own, of up to a year, or what Prometheus has of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -13,10 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.adapters.prometheus.range.capacity_queries import ExportedUse
-from autoscaler.adapters.record.history import FIELDS, QUARTER_S, UseDay, UseName, read_history
+from autoscaler.adapters.record.quarter_hours import UseDay, UseName, read_history
+from autoscaler.adapters.record.quarter_values import FIELDS, QUARTER_S
+from autoscaler.config.findings import name_some
 from autoscaler.config.values import show_duration
 from autoscaler.core.gpu_totals import PoolKey
 from autoscaler.core.table.columns import FloatColumn, or_zero
+from autoscaler.core.table.fair_share import leave_out_crowds
 from autoscaler.lab.report.format import amount, count, share
 from autoscaler.ports import Unavailable
 
@@ -26,6 +29,9 @@ PER_HOUR = 4
 SHORTEST_S = 60.0
 MOST_VALUES = 4_000_000
 """Hours times workloads and pools that are read of a record: a year of 450."""
+
+ROOM = 0.8
+"""Part of them that is left after crowded namespaces lost workloads: so that happens a few times in a year."""
 
 USUAL = 0.95
 """Share of the hours with a shortage that an answer to it must cover."""
@@ -86,31 +92,42 @@ class GpuHistory:
         return [row for row, name in enumerate(self.workloads) if name.pool == pool]
 
 
-def capacity_of_record(folder: Path, since_s: float) -> GpuHistory:
+def capacity_of_record(folder: Path, since_s: float, most_values: int = MOST_VALUES) -> GpuHistory:
     """Read the history beside a record. Raises Unavailable."""
-    parts: list[tuple[int, tuple[UseName, ...], FloatColumn]] = []
-    seen_names: set[UseName] = set()
-    notes: tuple[str, ...] = ()
-    for day in read_history(folder, since_s):  # the newest first
+    parts: list[HourPart] = []
+    seen, crowded = dict[UseName, None](), dict[str, None]()
+    notes: list[str] = []
+    for day in read_history(folder, since_s, notes):  # the newest first
         part = _by_hour(day, since_s)
-        seen_names.update(part[1])
-        if parts and (parts[0][0] - part[0] + DAY_H) * len(seen_names) > MOST_VALUES:
-            notes = (f"the history of {count(len(seen_names), 'workload')} is read as far as memory allows",)
-            break
-        if part[2].any():
+        if crowded:  # what a crowd lost stays away, or each older day would have too many again
+            part = part.only({name for name in part.names if name in seen or name.namespace not in crowded})
+        seen |= dict.fromkeys(part.names)
+        hours = parts[0].first - part.first + DAY_H if parts else 0
+        if hours * len(seen) > most_values:
+            kept, crowds = leave_out_crowds([each.namespace for each in seen], int(ROOM * most_values) // hours)
+            if not kept:
+                notes.append(f"the history of {count(len(seen), 'workload')} is read as far as memory allows")
+                break
+            crowded |= dict.fromkeys(map(str, crowds))
+            names = [*seen]
+            seen = dict.fromkeys(names[place] for place in kept)
+            parts, part = [each.only(seen) for each in parts], part.only(seen)
+        if part.sums.any():
             parts.append(part)
+    if crowded:
+        notes.append(f"of {name_some([*crowded])} there are too many workloads for memory: some are left out")
     if not parts:
         raise Unavailable(f"--record {folder}: its history has no quarter hour of this span")
-    first = min(hour for hour, _, _ in parts)
-    hours = max(hour + sums.shape[1] for hour, _, sums in parts) - first
-    names = sorted({name for _, own, _ in parts for name in own})
+    first = min(part.first for part in parts)
+    hours = max(part.first + part.sums.shape[1] for part in parts) - first
+    names = sorted({name for part in parts for name in part.names})
     rows = {name: row for row, name in enumerate(names)}
     total = np.zeros((len(FIELDS) + 1, hours, len(names)))
     for hour, own, sums in parts:
         span = slice(hour - first, hour - first + sums.shape[1])
         total[:, span, [rows[name] for name in own]] += sums
-    seen = np.flatnonzero(total[-1].any(axis=1))
-    first, total = first + int(seen[0]), total[:, seen[0] : seen[-1] + 1]
+    recorded = np.flatnonzero(total[-1].any(axis=1))
+    first, total = first + int(recorded[0]), total[:, recorded[0] : recorded[-1] + 1]
     known = np.where(total[-1] > 0, total[-1], np.nan)
     mean_of = np.where([field.endswith("_s") for field in FIELDS], 1.0, np.nan)[:, None, None]
     means = dict(zip(FIELDS, total[:-1] / np.where(np.isnan(mean_of), known, mean_of + 0 * known), strict=True))
@@ -123,12 +140,23 @@ def capacity_of_record(folder: Path, since_s: float) -> GpuHistory:
         pools=tuple(name.pool for name in names if not name.name),
         pool_gpus=means["gpus"][:, is_pool],
         pool_busy=means["busy"][:, is_pool],
-        notes=notes,
+        notes=tuple(notes),
     )
 
 
-def _by_hour(day: UseDay, since_s: float) -> tuple[int, tuple[UseName, ...], FloatColumn]:
-    """Return the first hour, and sums by hour with the number of known quarters last; [F + 1, H, N]."""
+class HourPart(NamedTuple):
+    """A part of a history."""
+
+    first: int  # hour
+    names: tuple[UseName, ...]  # [N]
+    sums: FloatColumn  # float64[F + 1, H, N], the number of known quarters last
+
+    def only(self, names: Container[UseName]) -> HourPart:
+        rows = [row for row, name in enumerate(self.names) if name in names]
+        return HourPart(self.first, tuple(self.names[row] for row in rows), self.sums[:, :, rows])
+
+
+def _by_hour(day: UseDay, since_s: float) -> HourPart:
     first = int(day.from_s // HOUR_S)
     before = int(day.from_s - first * HOUR_S) // QUARTER_S
     quarters = day.values.shape[2]
@@ -138,7 +166,7 @@ def _by_hour(day: UseDay, since_s: float) -> tuple[int, tuple[UseName, ...], Flo
     padded[-1] = np.where(np.isnan(padded[0]), np.nan, 1.0)
     late = (np.arange(hours * PER_HOUR) - before) * QUARTER_S + day.from_s >= since_s
     sums = np.nansum(np.where(late, padded, np.nan).reshape(*padded.shape[:2], hours, PER_HOUR), axis=3)
-    return first, day.names, sums.transpose(0, 2, 1)
+    return HourPart(first, day.names, sums.transpose(0, 2, 1))
 
 
 def capacity_of_exported(exported: ExportedUse, source: str) -> GpuHistory | None:
@@ -214,6 +242,8 @@ def _of_workload(capacity: GpuHistory, kind: str, row: int, worst: tuple[float, 
     said = f"{subject} {verb} for {longest} within a day, and for more than {show_duration(limits.queued_s)} on "
     said += f"{count(worst[1], 'day')} of {days:.3g}"
     if kind == "ceiling":
+        beyond = _while_short(capacity.beyond[:, [row]], capacity.beyond_s[:, [row]])
+        said += f"; its load asked for at least {amount(beyond)} GPUs more"
         free = _free_while(capacity, row)
         if free >= 1:
             said += f"; {amount(free)} GPUs of its pool were free then, so its ceiling and not the pool holds it"

@@ -8,7 +8,7 @@ import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.report.charts import NARROW, NARROW_LEFT, RIGHT, draw_axis, picture, x_label
-from autoscaler.lab.report.svg import Scale, area, element, nice_ticks, step_path, text
+from autoscaler.lab.report.svg import Scale, element, nice_ticks, step_path, text
 from autoscaler.report.charts import DAY_S, ChartLine, label_times, thin
 
 TOP, TALL, LOW = 12.0, 110.0, 22.0
@@ -86,11 +86,10 @@ def _drawn(x: Scale, y: Scale, at: FloatColumn, unit: str, lines: Sequence[Chart
     parts = draw_axis(x, y, unit)
     px = [x(each) for each in (*at.tolist(), x.high)]
     for number, (css_class, values) in enumerate(lines):
-        known = np.nan_to_num(values).tolist()
-        path = step_path(px, [y(value) for value in (*known, known[-1])])
+        heights = [y(value) for value in (*values.tolist(), float(values[-1]))]
         if number == 0:
-            parts.append(element("path", class_=f"area {css_class}", d=area(path, px, y(0.0))))
-        parts.append(element("path", class_=f"line {css_class}", d=path))
+            parts.append(element("path", class_=f"area {css_class}", d=step_path(px, heights, y(0.0))))
+        parts.append(element("path", class_=f"line {css_class}", d=step_path(px, heights)))
     if np.isfinite(limit):
         parts.append(element("line", class_="limit", x1=x.start_px, x2=x.end_px, y1=y(limit), y2=y(limit)))
     return parts

@@ -15,7 +15,7 @@ from autoscaler.core.table.columns import Columns
 from autoscaler.demand.draft import Draft
 from autoscaler.demand.model import DemandModel
 from autoscaler.demand.next_week import RATE
-from autoscaler.demand.policy_file import policy_document
+from autoscaler.demand.policy_file import policy_document, policy_names
 from autoscaler.demand.shape import BANDS, bands
 from autoscaler.demand.words import answers, verdict
 from autoscaler.report.document import gpus_of, moment, row_of
@@ -47,7 +47,7 @@ def document(demand: DemandModel) -> dict[str, Any]:
             "week": _numbers(demand.excess.week._asdict() | {"rate": RATE}),
         },
         "tiers": [_numbers(tier._asdict()) for tier in demand.tiers],
-        "services": [_service(demand, w) for w in range(len(demand.services))],
+        "services": [_service(demand, w, name) for w, name in enumerate(policy_names(demand.services))],
         "teams": [row_of(each._asdict()) | {"cost": each.cost.to_json()} for each in team_figures(report)],
         "gpu_use": {"from": report.use_from, "rows": [row_of(each._asdict()) for each in report.gpu_use]},
         "notes": [*report.notes, *demand.notes],
@@ -69,7 +69,7 @@ def _row(table: Columns, w: int) -> dict[str, Any]:
     return _numbers({name: column[w] for name, column in table.columns().items()})
 
 
-def _service(demand: DemandModel, w: int) -> dict[str, Any]:
+def _service(demand: DemandModel, w: int, policy: str) -> dict[str, Any]:
     name, report = demand.services[w], demand.report
     draft = demand.drafts[w] if demand.drafts else None
     return {
@@ -95,7 +95,7 @@ def _service(demand: DemandModel, w: int) -> dict[str, Any]:
         "residency": _row(demand.residency, w),
         "gpus": gpus_of(report, w),
         "duration": _row(demand.durations, w),
-        "draft": None if draft is None else _draft(demand, draft, w),
+        "draft": None if draft is None else _draft(demand, draft, w, policy),
     }
 
 
@@ -105,7 +105,7 @@ def _bands(demand: DemandModel, w: int, of: np.ndarray, kinds: int) -> dict[str,
     return {f"p{round(q * 100)}": [plain(value) for value in row] for q, row in zip(BANDS, found, strict=True)}
 
 
-def _draft(demand: DemandModel, draft: Draft, w: int) -> dict[str, Any]:
+def _draft(demand: DemandModel, draft: Draft, w: int, policy: str) -> dict[str, Any]:
     return {
         "offered": draft.offered,
         "refusal": draft.refusal,
@@ -117,5 +117,5 @@ def _draft(demand: DemandModel, draft: Draft, w: int) -> dict[str, Any]:
             "constant": plain(draft.gpu_hours_constant),
         },
         "attainment": {"today": plain(draft.attainment_today), "draft": plain(draft.attainment)},
-        "policy": policy_document(demand, w) if draft.offered else None,
+        "policy": policy_document(demand, w, policy) if draft.offered else None,
     }

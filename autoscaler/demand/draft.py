@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -17,15 +18,17 @@ from autoscaler.config.values import show_duration
 from autoscaler.core.measure.capacity import count_carrying
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
-from autoscaler.core.table.columns import FloatColumn, replace
-from autoscaler.demand.shape import Hours, measure_concurrency, measure_queue
-from autoscaler.demand.windows import JumpWindow, find_window
+from autoscaler.core.table.columns import FloatColumn, IntColumn, replace
+from autoscaler.demand.halves import Half
+from autoscaler.demand.shape import measure_concurrency, measure_queue
+from autoscaler.demand.windows import JumpWindow, missing_windows, window_floors, window_replicas
+from autoscaler.lab.report.format import count
+from autoscaler.report.change_replay import CELLS
 from autoscaler.report.columns import ConstantColumn, PolicyColumn, count_past_wake_ups, find_constant_counts
 from autoscaler.report.facts import ServiceFacts
-from autoscaler.report.fluid import FleetView, follow
+from autoscaler.report.fluid import FleetView, Reserve, follow
 from autoscaler.report.history import Steps
 from autoscaler.report.idle import Rest, find_rest
-from autoscaler.report.load import FleetLoad, Profiles
 from autoscaler.report.outcome import ServiceFigures, sum_up
 
 MARGIN = 1.25
@@ -55,14 +58,7 @@ class Line(NamedTuple):
     today: str
     reason: str
     saved_gpu_hours: float  # that the draft uses less with this line than without; NaN: not replayed
-
-
-class Half(NamedTuple):
-    """One half of the history, with the speed of replicas as that half shows it."""
-
-    load: FleetLoad
-    profiles: Profiles
-    hours: Hours
+    attainment_without: float  # of the draft without this line, 0..1; NaN: not replayed
 
 
 @dataclass(frozen=True)
@@ -92,22 +88,20 @@ class _Plan:
     step: FloatColumn  # share of the count that may go at once
     wait_s: FloatColumn
     windows: tuple[JumpWindow | None, ...]
+    windows_today: tuple[str, ...]
     rests: tuple[Rest | None, ...]
     reasons: tuple[dict[str, str], ...]
 
     def without(self, field: str) -> _Plan:
-        """Return the plan without one line."""
-        none = np.full(len(self.floor), np.nan)
+        """Return the plan without one line of a value."""
         column = {
             "replicas.min": "floor",
             "replicas.max": "ceiling",
             "scaleToZero": "idle_s",
             "scaleDown.maxStep": "step",
-            "queue.maxWait": "wait_s",
-        }
-        values = dict(vars(self))
-        values |= {"windows": (None,) * len(none)} if field == "prewarm" else {column[field]: none}
-        return _Plan(**values)
+        }.get(field)
+        none = {} if column is None else {column: np.full(len(self.floor), np.nan)}
+        return _Plan(**{**vars(self), **none})
 
     def spec(self, today: Spec) -> Spec:
         def stated(values: FloatColumn, otherwise: FloatColumn) -> FloatColumn:
@@ -123,18 +117,55 @@ class _Plan:
         )
 
 
-class _DraftColumn:
+class _Trial(NamedTuple):
+    """A policy under which services are replayed."""
+
+    services: IntColumn  # those that are
+    spec: Spec  # [W]
+    floors: Steps  # float32[T, W], of windows; NaN: none
+
+
+class _TrialColumn:
     """The planner under a draft, with its windows as floors."""
 
     name, title = "draft", "the draft"
 
-    def __init__(self, half: Half, spec: Spec, windows: Sequence[JumpWindow | None], past: IdleTimeouts) -> None:
-        self._policy = PolicyColumn(half.load, half.profiles, spec, past)
-        self._floors = _window_floors(half, windows)
+    def __init__(self, policy: PolicyColumn, floors: Steps) -> None:
+        self._policy, self._floors = policy, floors
 
     def decide(self, view: FleetView) -> FloatColumn:
         wanted = self._policy.decide(view)
         return np.asarray(np.fmax(wanted, self._floors[view.step]))
+
+
+def _replay(
+    trials: Sequence[_Trial],
+    half: Half,
+    spec: Spec,
+    facts: ServiceFacts,
+    past: IdleTimeouts | None = None,
+    progress: Callable[[float], None] = lambda _: None,
+) -> list[ServiceFigures]:
+    """Replay all trials in one table, and return the figures of each on its services. spec: it judges them.
+
+    past: the wake-ups so far, with a gateway that holds requests. None: no gateway is known.
+    """
+    rows = np.concatenate([trial.services for trial in trials])
+    tried = Spec.stack([trial.spec.take(trial.services) for trial in trials])
+    floors = [trial.floors[:, row] for trial in trials for row in trial.services.tolist()]
+    found: list[ServiceFigures] = []
+    size = max(CELLS // max(half.load.shape[0], 1), 1)
+    for begin in range(0, len(rows), size):
+        part = slice(begin, begin + size)
+        own, load, profiles = spec.take(rows[part]), half.load.only(rows[part].tolist()), half.profiles.take(rows[part])
+        known = None if past is None else past.take(rows[part])
+        policy = PolicyColumn(load, profiles, tried.take(np.arange(len(rows))[part]), known, holds=past is not None)
+        course = follow(_TrialColumn(policy, np.array(floors[part]).T), load, profiles, reserve=Reserve.of(own))
+        found.append(sum_up(course, load, profiles, facts.only(rows[part].tolist()), own))
+        progress(min((begin + size) / len(rows), 1.0))
+    figures = ServiceFigures.stack(found)
+    edges = np.cumsum([0, *(len(trial.services) for trial in trials)])
+    return [figures.take(np.arange(first, last)) for first, last in pairwise(edges.tolist())]
 
 
 def make_drafts(
@@ -145,31 +176,42 @@ def make_drafts(
     progress: Callable[[float], None] = lambda _: None,
 ) -> list[Draft]:
     """Return the draft of each service. first: it is made from. second: it is judged by."""
-    load, profiles = second.load, second.profiles
-
-    def judge(
-        column: PolicyColumn | _DraftColumn | ConstantColumn, half: Half = second, start: FloatColumn | None = None
-    ) -> ServiceFigures:
-        course = follow(column, half.load, half.profiles, start=start)
-        return sum_up(course, half.load, half.profiles, facts, spec)
-
-    at_once = replace(spec, down_step_fraction=np.ones(load.shape[1]))
-    tried = [judge(PolicyColumn(first.load, first.profiles, each), first) for each in (spec, at_once)]
+    every = np.arange(second.load.shape[1])
+    none = np.broadcast_to(np.float32(np.nan), first.load.shape)
+    at_once = replace(spec, down_step_fraction=np.ones(len(every)))
+    tried = _replay([_Trial(every, each, none) for each in (spec, at_once)], first, spec, facts)
     plan = _plan(first, spec, _Shrinking(*tried))
-    past = count_past_wake_ups(first.load, first.profiles)
-    today = judge(PolicyColumn(load, profiles, spec, past))
     progress(0.2)
+    load, profiles = second.load, second.profiles
     counts = find_constant_counts(load, profiles, spec.attainment)
-    constant = judge(ConstantColumn(counts), start=np.nan_to_num(counts))
+    course = follow(ConstantColumn(counts), load, profiles, start=np.nan_to_num(counts))
+    constant = sum_up(course, load, profiles, facts, spec)
     progress(0.4)
-    whole = judge(_DraftColumn(second, plan.spec(spec), plan.windows, past))
-    saved = {}
-    for number, field in enumerate(LINES[:-1]):  # the time that a request may queue changes nothing in a fluid
+    none, floors = np.broadcast_to(np.float32(np.nan), load.shape), window_floors(second, plan.windows)
+    trials = [_Trial(every, spec, none), _Trial(every, plan.spec(spec), floors)]
+    for field in LINES[:-1]:  # the time that a request may queue changes nothing in a fluid
+        having = np.array([w for w in every.tolist() if _has_line(plan, field, w, spec)], np.int64)
         part = plan.without(field)
-        saved[field] = judge(_DraftColumn(second, part.spec(spec), part.windows, past)).gpu_hours - whole.gpu_hours
-        progress(0.5 + 0.5 * (number + 1) / len(LINES[:-1]))
-    progress(1.0)
-    return [_draft(plan, w, spec, today, whole, constant, saved) for w in range(load.shape[1])]
+        trials.append(_Trial(having, part.spec(spec), none if field == "prewarm" else floors))
+    past = count_past_wake_ups(first.load, first.profiles)
+    replayed = _replay(trials, second, spec, facts, past, lambda done: progress(0.4 + 0.6 * done))
+    today, whole, *without = replayed
+    saved, kept = ({field: np.full(len(every), np.nan) for field in LINES} for _ in range(2))
+    for field, trial, figures in zip(LINES, trials[2:], without, strict=False):
+        saved[field][trial.services] = figures.gpu_hours - whole.gpu_hours[trial.services]
+        kept[field][trial.services] = figures.attainment
+    second_half = _SecondHalf(today, whole, constant, saved, kept)
+    return [_draft(plan, w, spec, second_half) for w in every.tolist()]
+
+
+class _SecondHalf(NamedTuple):
+    """Figures of the second half."""
+
+    today: ServiceFigures
+    whole: ServiceFigures  # under the draft
+    constant: ServiceFigures  # of the least constant count
+    saved: dict[str, FloatColumn]  # GPU-hours that the draft uses less with a line than without, by field
+    kept: dict[str, FloatColumn]  # attainment of the draft without a line, by field
 
 
 class _Shrinking(NamedTuple):
@@ -189,7 +231,7 @@ class _Shrinking(NamedTuple):
 
 def _plan(half: Half, spec: Spec, shrinking: _Shrinking) -> _Plan:
     """Return the values that follow from a half of the history, with their reasons."""
-    load, profiles, hours = half
+    load, profiles, hours, _ = half
     concurrency, queue = measure_concurrency(hours), measure_queue(load)
     services = load.shape[1]
     size = max(round(CEILING_S / load.span.step_s), 1)
@@ -197,13 +239,12 @@ def _plan(half: Half, spec: Spec, shrinking: _Shrinking) -> _Plan:
         [np.convolve(load.demand[:, w], np.ones(size) / size, "valid").max(initial=0.0) for w in range(services)]
     )
     floor, ceiling, idle_s, step, wait_s = np.full((5, services), np.nan)
-    windows: list[JumpWindow | None] = []
+    windows = missing_windows(half)
     rests: list[Rest | None] = []
     reasons: list[dict[str, str]] = []
-    for w in range(services):
+    for w, window in enumerate(windows):
         said: dict[str, str] = {}
         rest = find_rest(load, w, float(profiles.cold_start_s[w]), float(spec.error_budget[w]))
-        window = find_window(hours, w)
         if not np.isnan(concurrency.floor_replicas[w]):
             floor[w] = max(np.floor(count_carrying(concurrency.floor_replicas[w])), 1.0)
             said["replicas.min"] = (
@@ -217,7 +258,7 @@ def _plan(half: Half, spec: Spec, shrinking: _Shrinking) -> _Plan:
         if rest is not None:
             idle_s[w] = rest.idle_s
             said["scaleToZero"] = (
-                f"{rest.wakes} gaps were longer; {rest.saved_h:.3g} replica-hours without work, and "
+                f"{count(rest.wakes, 'gap')} longer than that; {rest.saved_h:.3g} replica-hours without work, and "
                 f"{rest.missed_share:.2%} of requests would have waited for a start"
             )
         if window is not None:
@@ -237,28 +278,31 @@ def _plan(half: Half, spec: Spec, shrinking: _Shrinking) -> _Plan:
             said["queue.maxWait"] = (
                 f"from {queue.breach_depth[w]:.3g} waiting requests for each replica on, most requests missed"
             )
-        windows.append(window)
         rests.append(rest)
         reasons.append(said)
-    return _Plan(floor, ceiling, idle_s, step, wait_s, tuple(windows), tuple(rests), tuple(reasons))
+    windows_today = tuple("other windows" if number else "none" for number in half.windows)
+    return _Plan(floor, ceiling, idle_s, step, wait_s, windows, windows_today, tuple(rests), tuple(reasons))
 
 
-def _draft(
-    plan: _Plan,
-    w: int,
-    spec: Spec,
-    today: ServiceFigures,
-    whole: ServiceFigures,
-    constant: ServiceFigures,
-    saved: dict[str, FloatColumn],
-) -> Draft:
+def _draft(plan: _Plan, w: int, spec: Spec, second_half: _SecondHalf) -> Draft:
+    today, whole, constant, saved, kept = second_half
     lines = tuple(
-        Line(field, *_values(plan, field, w, spec), reason, float(saved[field][w]) if field in saved else np.nan)
+        Line(
+            field,
+            *_values(plan, field, w, spec),
+            plan.reasons[w][field],
+            float(saved[field][w]),
+            float(kept[field][w]),
+        )
         for field in LINES
-        if (reason := plan.reasons[w].get(field)) and len(set(_values(plan, field, w, spec))) == 2
+        if _has_line(plan, field, w, spec)
     )
-    refusal = "" if lines else "the policy of today fits its shape, or less than a day was seen"
-    if lines:
+    refusal = "the policy of today fits its shape"
+    if np.isnan(plan.floor[w]):
+        refusal = "it was seen for less than a day in the half of the history from which drafts are made"
+    elif not today.requests[w] > 0:
+        refusal = "no request came in the half of the history on which drafts are judged"
+    elif lines:
         refusal = _refuse(
             (float(today.gpu_hours[w]), float(today.attainment[w])),
             (float(whole.gpu_hours[w]), float(whole.attainment[w])),
@@ -291,6 +335,11 @@ def _refuse(today: tuple[float, float], draft: tuple[float, float], promised: fl
     return ""
 
 
+def _has_line(plan: _Plan, field: str, w: int, spec: Spec) -> bool:
+    """Tell whether the draft of a service has a line: its value follows from the history, and is not that of today."""
+    return field in plan.reasons[w] and len(set(_values(plan, field, w, spec))) == 2
+
+
 def _values(plan: _Plan, field: str, w: int, spec: Spec) -> tuple[str, str]:
     """Return the value of a line and that of today."""
     if field == "replicas.min":
@@ -307,27 +356,5 @@ def _values(plan: _Plan, field: str, w: int, spec: Spec) -> tuple[str, str]:
     if field == "prewarm":
         window = plan.windows[w]
         assert window is not None
-        return " until ".join(window.cron) + f": {window_replicas(window)}", "none"
+        return " until ".join(window.cron) + f": {window_replicas(window)}", plan.windows_today[w]
     return show_duration(float(plan.wait_s[w])), show_duration(float(spec.max_wait_s[w]))
-
-
-def window_replicas(window: JumpWindow) -> int:
-    """Return the replicas that serve the first hour of a window."""
-    return max(int(np.ceil(count_carrying(np.array([window.demand])).item())), 1)
-
-
-def _window_floors(half: Half, windows: Sequence[JumpWindow | None]) -> Steps:
-    """Return the replicas that windows ask for in each step, and one cold start before; NaN: none."""
-    load, hours = half.load, half.hours
-    floors = np.full(load.shape, np.nan, np.float32)
-    starts = hours.starts
-    lengths = np.diff([*starts, load.shape[0]])
-    for w, window in enumerate(windows):
-        if window is None:
-            continue
-        inside = [window.covers(*each) for each in zip(hours.hour.tolist(), hours.weekday.tolist(), strict=True)]
-        steps = np.repeat(np.array(inside), lengths)
-        lead = int(np.ceil(half.profiles.cold_start_s[w] / load.span.step_s))
-        early = np.concatenate([steps[lead:], np.zeros(min(lead, len(steps)), bool)])[: len(steps)]
-        floors[steps | early, w] = window_replicas(window)
-    return floors

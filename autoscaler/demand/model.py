@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -10,24 +10,23 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from autoscaler.adapters.prometheus.range.service_queries import ServiceName
+from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.schema import Policy
-from autoscaler.core.model.spec import Spec
 from autoscaler.core.table.columns import Columns, FloatColumn, or_zero
 from autoscaler.demand.bursts import Burst, BurstProfile, find_bursts, profile_bursts
-from autoscaler.demand.draft import Draft, Half, make_drafts
+from autoscaler.demand.draft import Draft, make_drafts
 from autoscaler.demand.durations import Durations, Latencies, ReachedLatency, measure_durations, measure_tolerance
+from autoscaler.demand.halves import halves
 from autoscaler.demand.next_week import WeekBand, band_of_weeks
 from autoscaler.demand.renames import say_renames
 from autoscaler.demand.shape import Concurrency, Hours, QueueDepth, hours_of, measure_concurrency, measure_queue
 from autoscaler.report.columns import POLICY
-from autoscaler.report.history import FleetHistory, Span
-from autoscaler.report.load import FleetLoad, measure_load
+from autoscaler.report.history import FleetHistory
+from autoscaler.report.load import FleetLoad
 from autoscaler.report.outcome import gpus_by_hour
 from autoscaler.report.report import FleetReport
 
 JUDGED = "the whole span is judged by the objectives of today's policies, also before they were changed"
-HALF_DAY_S = 43_200.0
-"""A half of the history shorter than this is not replayed."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class DemandModel:
     """The whole model."""
 
     report: FleetReport
-    policy: Policy  # of today
+    policies: tuple[Policy, ...]  # [W], of today
     zone: ZoneInfo
     hours: Hours
     concurrency: Concurrency
@@ -101,24 +100,31 @@ class DemandModel:
         return self.report.services
 
 
+class DemandHistory(NamedTuple):
+    """The past of all services, as it was read."""
+
+    steps: FleetHistory  # that of the report
+    latencies: Latencies
+    notes: tuple[str, ...] = ()  # what could not be read
+
+
 def model_demand(
     report: FleetReport,
-    history: FleetHistory,
-    latencies: Latencies,
-    policy: Policy,
+    past: DemandHistory,
+    book: PolicyBook,
     zone: ZoneInfo,
-    notes: Sequence[str] = (),
     progress: Callable[[float], None] = lambda _: None,
 ) -> DemandModel:
-    """Compute the model. history: that of the report."""
-    load, spec = report.load, report.spec
+    """Compute the model. book: it has the policies of the report."""
+    load, spec, latencies = report.load, report.spec, past.latencies
     hours, bursts = hours_of(load, zone), find_bursts(load)
-    found = halves(history, spec, zone)
+    policies = tuple(book.policies.get(name, book.policies[book.default]) for name in report.policies)
+    found = halves(past.steps, spec, zone, policies)
     drafts = make_drafts(*found, spec, report.facts, progress) if found else []
     short = [] if found else ["less than a day of history: no draft can be judged on a half that it has not seen"]
     return DemandModel(
         report=report,
-        policy=policy,
+        policies=policies,
         zone=zone,
         hours=hours,
         concurrency=measure_concurrency(hours),
@@ -132,30 +138,8 @@ def model_demand(
         durations=measure_durations(report.services, latencies),
         excess=_excess(report, zone),
         drafts=tuple(drafts),
-        notes=(*notes, JUDGED, *short, *say_renames(load, report.services, report.facts.model)),
+        notes=(*past.notes, JUDGED, *short, *say_renames(load, report.services, report.facts.model)),
     )
-
-
-def halves(history: FleetHistory, spec: Spec, zone: ZoneInfo) -> tuple[Half, Half] | None:
-    """Return both halves of the history, each with the speed that it shows alone; None: they are too short."""
-    middle = history.span.steps // 2
-    if middle * history.span.step_s < HALF_DAY_S:
-        return None
-    unknown = np.full(len(history.services), np.nan)
-    first, second = (
-        measure_load(_part(history, begin, end), spec, unknown)
-        for begin, end in ((0, middle), (middle, history.span.steps))
-    )
-    return (
-        Half(*first, hours_of(first[0], zone)),
-        Half(*second, hours_of(second[0], zone)),
-    )
-
-
-def _part(history: FleetHistory, first: int, last: int) -> FleetHistory:
-    span = history.span
-    columns: Mapping[str, np.ndarray] = {name: values[first:last] for name, values in history.columns.items()}
-    return FleetHistory(Span(span.start_s + first * span.step_s, span.step_s, last - first), history.services, columns)
 
 
 def _residency(load: FleetLoad, hours: Hours) -> Residency:
@@ -208,6 +192,8 @@ def _tiers(report: FleetReport) -> tuple[TierShare, ...]:
 def _excess(report: FleetReport, zone: ZoneInfo) -> GpuExcess:
     _, held = gpus_by_hour(report.entry("actual").course, report.load, report.facts)
     at_s, needed = gpus_by_hour(report.entry(POLICY).course, report.load, report.facts)
+    seen = ~np.isnan(needed)
+    at_s, held, needed = at_s[seen], held[seen], needed[seen]
     return GpuExcess(
         held=float(held.max(initial=0.0)),
         needed_high=float(needed.max(initial=0.0)),

@@ -1,4 +1,4 @@
-"""What the highest hour of a week needs, as a band with a stated rate, from the days that were seen.
+"""The need of the highest hour of a week, as a band with a stated rate, from the days that were seen.
 
 The logarithm of the highest hour of a day is taken as normal around the mean of its kind, workdays or the weekend, and
 the days as independent. So the band is that of weeks like the seen ones: it knows no trend, no holiday and no launch.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from html import escape
 
 import numpy as np
 
@@ -17,12 +16,13 @@ from autoscaler.demand.purchase import Purchase
 from autoscaler.demand.purchase_page import purchase_cards
 from autoscaler.demand.shape import bands
 from autoscaler.demand.table import ANSWERS, by_gpu_hours
-from autoscaler.demand.words import answers, verdict
+from autoscaler.demand.words import answers, figures_without, verdict
 from autoscaler.lab.report.format import UNKNOWN, amount, count, seconds, share
 from autoscaler.report import html
 from autoscaler.report.charts import ChartLine
 from autoscaler.report.document import moment
 from autoscaler.report.gpu_page import gpu_use, gpus, teams
+from autoscaler.report.html import escape
 from autoscaler.report.verdict import seen_of
 
 MOST_SERVICES = 100
@@ -80,12 +80,12 @@ def _draft(draft: Draft) -> str:
         f"{share(draft.attainment)}; today's policy {amount(draft.gpu_hours_today)} at {share(draft.attainment_today)}"
         f"{constant}."
     )
-    head = [("line of the draft", ""), ("value", ""), ("today", ""), ("saves", "GPU-hours, replayed without the line")]
+    head = [("line of the draft", ""), ("value", ""), ("today", ""), ("the draft without it", "replayed")]
 
     def rows() -> Iterator[str]:
         for line in draft.lines:
-            saved = UNKNOWN if math.isnan(line.saved_gpu_hours) else f"{line.saved_gpu_hours:+.1f} GPU-hours"
-            yield html.row(line.field, (line.value, line.today, saved), line.reason)
+            without = UNKNOWN if math.isnan(line.saved_gpu_hours) else figures_without(draft, line)
+            yield html.row(line.field, (line.value, line.today, without), line.reason)
 
     return html.table(head, rows(), caption) + "".join(f'<p class="small">{escape(kept)}.</p>' for kept in draft.kept)
 
@@ -108,9 +108,9 @@ def _figures(demand: DemandModel, w: int) -> Iterator[str]:
             f"Concurrency by {kind}", floor, f"{seen}; 5, 50 and 95 % of the hours; running and waiting", drawn
         )
 
-    depth = np.where(load.seen[:, w], or_zero(load.waiting[:, w]) / np.maximum(load.pods[:, w], 1.0), 0.0)
+    depth = np.where(load.seen[:, w], or_zero(load.waiting[:, w]) / np.maximum(load.pods[:, w], 1.0), np.nan)
     at_s = np.asarray(load.span.start_s + hours.starts * load.span.step_s, np.float64)
-    queue = ChartLine(HIGH, np.maximum.reduceat(depth, hours.starts).astype(np.float64))
+    queue = ChartLine(HIGH, np.fmax.reduceat(depth, hours.starts).astype(np.float64))
     said = f"{q.queued_min[w]:.0f} min with a queue, deepest {amount(float(q.deepest[w]))} for each replica"
     breach = "" if math.isnan(q.breach_depth[w]) else f", a breach from {amount(float(q.breach_depth[w]))}"
     drawn = charts.course("Queue depth", "waiting", at_s, queue, float(q.breach_depth[w]))

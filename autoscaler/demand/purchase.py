@@ -54,6 +54,11 @@ class Purchase:
     notes: tuple[str, ...]
 
     @property
+    def further_notes(self) -> tuple[str, ...]:
+        """Return the notes that the sentence does not have."""
+        return self.notes if self.hours >= DAY_H else ()
+
+    @property
     def sentence(self) -> str:
         """Return the answer in words."""
         reached = sum(each.reached for each in self.triggers)
@@ -63,7 +68,8 @@ class Purchase:
         if not reached:
             return f"{said}, nothing asks for more GPUs."
         short = [_say(each) for each in self.pools if each.shortage > 0]
-        return f"{said}, {count(reached, 'trigger')} reached; {'; '.join(short) or 'no pool is short of GPUs'}."
+        were = "was" if reached == 1 else "were"
+        return f"{said}, {count(reached, 'trigger')} {were} reached; {'; '.join(short) or 'no pool is short of GPUs'}."
 
 
 def _say(pool: PoolAdvice) -> str:

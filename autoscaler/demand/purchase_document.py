@@ -47,7 +47,7 @@ def _pool(pool: tuple[str, str, str]) -> dict[str, str]:
 
 def print_purchase(purchase: Purchase, console: Console) -> None:
     """Print the sentence, what was reached, and the advice for pools that are short."""
-    console.print(Text(printable(f"\nWhen to buy: {purchase.sentence}"), style="bold"))
+    console.print(Text("\n" + printable(f"When to buy: {purchase.sentence}"), style="bold"))
     reached = [each for each in purchase.triggers if each.reached]
     for trigger in reached[:MOST_TRIGGERS]:
         console.print(Text(printable(f"  {trigger.sentence}")))
@@ -56,13 +56,13 @@ def print_purchase(purchase: Purchase, console: Console) -> None:
     for pool in purchase.pools:
         if pool.shortage > 0:
             _print_pool(pool, console)
-    for note in purchase.notes:
+    for note in purchase.further_notes:
         console.print(Text(printable(f"note: {note}")))
 
 
 def _print_pool(pool: PoolAdvice, console: Console) -> None:
-    title = f"\n{pool_name(pool.pool)}: {amount(pool.shortage)} GPUs are lacking"
-    console.print(Text(printable(title), style="bold"))
+    title = f"{pool_name(pool.pool)}: {amount(pool.shortage)} GPUs are lacking"
+    console.print(Text("\n" + printable(title), style="bold"))
     for number, each in enumerate(pool.advice, 1):
         mark = "enough" if each.covers else "offered" if each.offered else "no"
         usd = each.usd_per_month

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from html import escape
 
 from autoscaler.config.values import show_duration
 from autoscaler.core.model.money import dollars
@@ -14,6 +13,7 @@ from autoscaler.demand.device_choice import DeviceChoice
 from autoscaler.demand.purchase import PoolAdvice, Purchase
 from autoscaler.lab.report.format import UNKNOWN, amount, count, share
 from autoscaler.report import html
+from autoscaler.report.html import escape
 
 MOST_TRIGGERS = 100
 MOST_POOLS = 20
@@ -34,7 +34,7 @@ def _paragraph(text: str) -> str:
 
 
 def _notes(purchase: Purchase, left: int) -> Iterator[str]:
-    yield from purchase.notes
+    yield from purchase.further_notes
     if left > 0:
         yield f"{count(left, 'trigger')} more are in the JSON"
     if len(purchase.pools) > MOST_POOLS:
@@ -60,9 +60,14 @@ def _seconds(value: float) -> str:
 
 
 def _pool(pool: PoolAdvice) -> str:
-    lacks = "what it lacks is not known" if math.isnan(pool.shortage) else f"{amount(pool.shortage)} GPUs are lacking"
-    body = _advice(pool.advice) + _devices(pool.devices[:MOST_DEVICES])
-    return html.section(f"Pool {pool_name(pool.pool)}", body, f"{lacks}. The first advice that is enough is marked.")
+    lacks = "How many GPUs are lacking is not known."
+    if not math.isnan(pool.shortage):
+        lacks = f"{amount(pool.shortage)} GPUs are lacking. The first advice that is enough is marked."
+    is_known = bool(pool.pool[0] or pool.pool[1])
+    body = _advice(pool.advice) + (_devices(pool.devices[:MOST_DEVICES]) if is_known else "")
+    return html.section(
+        f"Pool {pool_name(pool.pool)}" if is_known else "Services whose GPUs no metric names", body, lacks
+    )
 
 
 def _advice(advice: tuple[Advice, ...]) -> str:
@@ -71,8 +76,10 @@ def _advice(advice: tuple[Advice, ...]) -> str:
     def rows() -> Iterator[str]:
         for each in advice:
             mark = "enough" if each.covers else "offered" if each.offered else "no"
-            usd = UNKNOWN if math.isnan(each.usd_per_month) else dollars(each.usd_per_month)
-            yield html.row(each.kind.replace("_", " "), (mark, amount(each.gpus), usd), each.sentence)
+            is_sum = not math.isnan(each.usd_per_month) and (each.offered or each.usd_per_month != 0)
+            usd = dollars(each.usd_per_month) if is_sum else UNKNOWN
+            gpus = amount(each.gpus) if each.offered or each.gpus else UNKNOWN
+            yield html.row(each.kind.replace("_", " "), (mark, gpus, usd), each.sentence)
 
     return html.table(head, rows())
 

@@ -19,10 +19,10 @@ MOST_SAID = 10
 def say_renames(load: FleetLoad, services: Sequence[ServiceName], models: Sequence[str]) -> tuple[str, ...]:
     """Return a note for each service that ended within the span where another of its namespace and model began."""
     span, near = load.span, NEAR_S / load.span.step_s
-    seen_at_all = load.seen.any(axis=0)
-    first = np.argmax(load.seen, axis=0)
-    last = span.steps - np.argmax(load.seen[::-1], axis=0)
-    ends, begins = seen_at_all & (last < span.steps - near), seen_at_all & (first > near)
+    ran = load.seen & (load.pods > 0)  # a name that is gone counts as seen, with no replica
+    first = np.argmax(ran, axis=0)
+    last = span.steps - np.argmax(ran[::-1], axis=0)
+    ends, begins = ran.any(axis=0) & (last < span.steps - near), ran.any(axis=0) & (first > near)
     found = []
     for old in np.flatnonzero(ends).tolist():
         near_end = np.flatnonzero(begins & (np.abs(first - last[old]) <= near)).tolist()
@@ -31,7 +31,7 @@ def say_renames(load: FleetLoad, services: Sequence[ServiceName], models: Sequen
             at = moment(span.start_s + float(last[old]) * span.step_s)
             names = " or ".join(str(services[w]) for w in new[:3])
             guess = "if it was renamed, each has a part of its history"
-            found.append(f"{services[old]} ended at {at}, and {names} began then: {guess}")
+            found.append(f"{services[old]} had its last replica at {at}, and {names} the first then: {guess}")
     rest = len(found) - MOST_SAID
     return (*found[:MOST_SAID], *([f"{rest} more services ended where others began"] if rest > 0 else []))
 

@@ -7,7 +7,7 @@ the time that a request stays.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy as np
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, or_zero
 from autoscaler.report.load import FleetLoad
 
-HOUR_S = 3600.0
+HOUR_S, CLOCK_S = 3600.0, 1800.0
+EPOCH = date(1970, 1, 1)
 FLOOR_SHARE = 0.95
 """Share of the hours in which the floor is reached or exceeded."""
 
@@ -74,12 +75,15 @@ class QueueDepth(Columns):
 
 
 def hours_of(load: FleetLoad, zone: ZoneInfo) -> Hours:
-    """Return the mean of each hour of the clock. In zones off by half an hour these are the hours of that zone."""
-    ends_s = load.span.ends_s - load.span.step_s / 2
-    offset_s = datetime.fromtimestamp(float(ends_s[0]), zone).utcoffset()
-    shift_s = offset_s.total_seconds() % HOUR_S if offset_s is not None else 0.0
-    number = np.floor((ends_s + shift_s) / HOUR_S).astype(np.int64)
-    starts = np.flatnonzero(np.diff(number, prepend=number[0] - 1))
+    """Return the mean of each hour of the clock of a zone.
+
+    An hour that the clock shows twice is two. On Lord Howe Island, where it changes by half an hour, one is shorter.
+    """
+    at_s = load.span.ends_s - load.span.step_s / 2
+    offset_s = _offsets_s(at_s, zone)
+    number = np.floor((at_s + offset_s) / HOUR_S).astype(np.int64)  # hours of the clock since 1970-01-01
+    changes = (np.diff(number, prepend=number[0] - 1) != 0) | (np.diff(offset_s, prepend=offset_s[0]) != 0)
+    starts = np.flatnonzero(changes)
     seen = load.seen.astype(np.float64)
     steps = np.add.reduceat(seen, starts, axis=0)
     enough = steps * load.span.step_s >= LEAST_OF_HOUR * HOUR_S
@@ -88,16 +92,23 @@ def hours_of(load: FleetLoad, zone: ZoneInfo) -> Hours:
         total = np.add.reduceat(np.where(load.seen, values, 0.0).astype(np.float64), starts, axis=0)
         return np.where(enough, total / np.maximum(steps, 1), np.nan)
 
-    local = [datetime.fromtimestamp(float(at_s), zone) for at_s in number[starts] * HOUR_S - shift_s]
+    day, hour = np.divmod(number[starts], 24)
     return Hours(
-        hour=np.array([each.hour for each in local], np.int64),
-        weekday=np.array([each.weekday() for each in local], np.int64),
-        day=np.array([each.toordinal() for each in local], np.int64),
+        hour=hour,
+        weekday=(day + EPOCH.weekday()) % 7,
+        day=day + EPOCH.toordinal(),
         concurrency=mean(or_zero(load.running) + or_zero(load.waiting)),
         demand=mean(load.demand),
         rate=mean(load.arrivals / load.span.step_s),
         starts=starts,
     )
+
+
+def _offsets_s(at_s: FloatColumn, zone: ZoneInfo) -> FloatColumn:
+    """Return by how much the clock of a zone is ahead of UTC at each time. Clocks change at half hours of UTC."""
+    halves, place = np.unique(np.floor(at_s / CLOCK_S), return_inverse=True)
+    offsets = (datetime.fromtimestamp(each * CLOCK_S, zone).utcoffset() for each in halves.tolist())
+    return np.array([0.0 if each is None else each.total_seconds() for each in offsets])[place]
 
 
 def measure_concurrency(hours: Hours) -> Concurrency:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from autoscaler.config.policy.schema import MAX_PREWARM
+from autoscaler.core.measure.capacity import count_carrying
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.demand.halves import Half
 from autoscaler.demand.shape import Hours
+from autoscaler.report.history import Steps
 
 WORKDAYS = 5
 LEAST_DAYS = 3
@@ -21,6 +26,9 @@ LEAST_REPLICAS = 2.0
 
 REGULAR = 0.6
 """Share of the usual demand that the first hour reaches on three days of four."""
+
+SAME_WINDOW = 0.9
+"""Share of a window's time from which on a window of today's policy is the same: its lead may differ."""
 
 
 class JumpWindow(NamedTuple):
@@ -75,3 +83,37 @@ def _by_hour(demand: FloatColumn, hours: Hours, rows: BoolColumn) -> FloatColumn
         if len(values):
             found[hour] = np.median(values)
     return found
+
+
+def window_replicas(window: JumpWindow) -> int:
+    """Return the replicas that serve the first hour of a window."""
+    return max(int(np.ceil(count_carrying(np.array([window.demand])).item())), 1)
+
+
+def window_floors(half: Half, windows: Sequence[JumpWindow | None]) -> Steps:
+    """Return the replicas that windows ask for in each step, and one cold start before; NaN: none."""
+    load, hours = half.load, half.hours
+    floors = np.full(load.shape, np.nan, np.float32)
+    starts = hours.starts
+    lengths = np.diff([*starts, load.shape[0]])
+    for w, window in enumerate(windows):
+        if window is None:
+            continue
+        inside = [window.covers(*each) for each in zip(hours.hour.tolist(), hours.weekday.tolist(), strict=True)]
+        steps = np.repeat(np.array(inside), lengths)
+        lead = int(np.ceil(half.profiles.cold_start_s[w] / load.span.step_s))
+        early = np.concatenate([steps[lead:], np.zeros(min(lead, len(steps)), bool)])[: len(steps)]
+        floors[steps | early, w] = window_replicas(window)
+    return floors
+
+
+def missing_windows(half: Half) -> tuple[JumpWindow | None, ...]:
+    """Return the window of each service; None: it has none, or the policy of today has the same or no room for it."""
+    has_room, today = [number < MAX_PREWARM for number in half.windows], half.load.floors
+    found = [find_window(half.hours, w) if has else None for w, has in enumerate(has_room)]
+    if today is None:
+        return tuple(found)
+    asked = window_floors(half, found)
+    inside = ~np.isnan(asked)
+    same = (inside & (today >= asked)).sum(axis=0) >= SAME_WINDOW * inside.sum(axis=0)
+    return tuple(None if has else window for has, window in zip(same.tolist(), found, strict=True))

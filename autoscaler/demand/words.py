@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from autoscaler.config.values import show_duration
+from autoscaler.demand.draft import Draft, Line
 from autoscaler.demand.model import DemandModel, GpuExcess
 from autoscaler.lab.report.format import amount, count, seconds, share
 
@@ -45,14 +46,30 @@ def answers(demand: DemandModel, w: int) -> tuple[str, str, str, str]:
     return _floor(demand, w), _bursts(demand, w), _residency(demand, w), _wait(demand, w)
 
 
+def say_without(draft: Draft, line: Line) -> str:
+    """Return what the draft would be without one of its lines."""
+    if math.isnan(line.saved_gpu_hours):
+        return "the replay cannot judge this line"
+    return f"without this line {figures_without(draft, line)}"
+
+
+def figures_without(draft: Draft, line: Line) -> str:
+    return f"{draft.gpu_hours + line.saved_gpu_hours:,.1f} GPU-hours at {share(line.attainment_without)}"
+
+
 def _floor(demand: DemandModel, w: int) -> str:
     c = demand.concurrency
     if math.isnan(c.floor[w]):
         return f"The concurrency floor cannot be known: {c.hours[w]:.0f} hours were seen, and it needs 24."
+    high, replicas = amount(float(c.high[w])), amount(float(c.high_replicas[w]))
+    above = f"in 5 % of the hours it is more than {high}, or {replicas} replicas."
+    if not demand.mix.requests[w] > 0:
+        return f"No request came in {c.hours[w]:.0f} hours, so there is no floor."
+    if not c.floor[w] > 0:
+        return f"Nothing runs in more than 5 % of the hours, so there is no floor; {above}"
     return (
         f"{amount(float(c.floor[w]))} requests at once are reached in 95 % of the hours and keep "
-        f"{amount(float(c.floor_replicas[w]))} replicas busy; in 5 % of the hours it is more than "
-        f"{amount(float(c.high[w]))}, or {amount(float(c.high_replicas[w]))} replicas."
+        f"{amount(float(c.floor_replicas[w]))} replicas busy; {above}"
     )
 
 
@@ -62,12 +79,15 @@ def _bursts(demand: DemandModel, w: int) -> str:
     step = show_duration(demand.report.step_s)
     if not b.bursts[w]:
         return f"No burst: no step of {step} had far more requests than the hours around it."
-    said = f"{count(float(b.bursts[w]), 'burst')}, the highest {_times(float(b.height_max[w]))} its surroundings"
-    noise = f"{b.noise[w]:.0f} of them are shorter than the cold start of {cold}: noise, which queues by design"
-    rest = b.bursts[w] - b.noise[w]
-    if not rest:
-        return f"{said}. {noise}."
-    return f"{said}. {noise}; the others keep up to {amount(float(b.extra_replicas[w]))} more replicas busy."
+    height, rest = float(b.height_max[w]), b.bursts[w] - b.noise[w]
+    highest = f"{amount(height)} times the hours around it" if math.isfinite(height) else "out of silence"
+    said = f"{count(float(b.bursts[w]), 'burst')}, the highest {highest}"
+    more = f"keep up to {amount(float(b.extra_replicas[w]))} more replicas busy"
+    if not b.noise[w]:
+        return f"{said}. None is shorter than the cold start of {cold}; they {more}."
+    those = f"{b.noise[w]:.0f} of {b.bursts[w]:.0f}" if rest else "All"
+    noise = f"{those} are shorter than the cold start of {cold}: noise, which queues by design"
+    return f"{said}. {noise}" + (f"; the others {more}." if rest else ".")
 
 
 def _residency(demand: DemandModel, w: int) -> str:
@@ -111,7 +131,3 @@ def _wait(demand: DemandModel, w: int) -> str:
     if math.isnan(q.breach_depth[w]):
         return f"{said}; up to {amount(float(q.deepest[w]))} for each replica it was no breach."
     return f"{said}; from {amount(float(q.breach_depth[w]))} for each replica on, most requests missed."
-
-
-def _times(height: float) -> str:
-    return f"{amount(height)} times" if math.isfinite(height) else "with nothing in"

@@ -9,7 +9,7 @@ import pytest
 from autoscaler.adapters.prometheus.range.service_queries import ServiceName
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.demand.advice import IDLE, QUANTIZE, SPOT_NODES, Shortage, advise, replay
-from autoscaler.demand.model import model_demand
+from autoscaler.demand.model import DemandHistory, model_demand
 from autoscaler.demand.purchase import BuyLimits, plan_purchase
 from autoscaler.report.history import FleetHistory
 from autoscaler.report.report import compute
@@ -32,9 +32,7 @@ def demand():
     history = FleetHistory(load.span, names, {})
     report = compute("a server", history, load, profiles, facts, interactive(2), ("interactive",) * 2)
     book = load_policies(())
-    return model_demand(
-        report, history, {"ttft": {}, "itl": {}, "request": {}}, book.policies[book.default], ZoneInfo("UTC")
-    )
+    return model_demand(report, DemandHistory(history, {"ttft": {}, "itl": {}, "request": {}}), book, ZoneInfo("UTC"))
 
 
 def test_idle_gpus_are_offered_when_their_replay_keeps_the_promise(demand):

@@ -1,5 +1,6 @@
 """The page of demand in a real browser: light, dark and narrow."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -9,11 +10,11 @@ import pytest
 from playwright.async_api import Browser
 
 from autoscaler.adapters.prometheus.range.latency_queries import ITL, REQUEST, TTFT
-from autoscaler.adapters.record.history import UseName
+from autoscaler.adapters.record.quarter_hours import UseName
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.core.table.histogram import Histogram
 from autoscaler.demand.capacity import BuyLimits, pool_name
-from autoscaler.demand.model import DemandModel, model_demand
+from autoscaler.demand.model import DemandHistory, DemandModel, model_demand
 from autoscaler.demand.page import page
 from autoscaler.demand.purchase import Purchase, plan_purchase
 from autoscaler.report.history import FleetHistory
@@ -23,15 +24,21 @@ from tests.report.test_page import cut, made
 
 
 def modelled() -> DemandModel:
-    """Two services with long and hostile names, one with histograms; the history is too short for drafts."""
+    """Two services with long and hostile names, one with histograms; the history is too short for drafts.
+
+    Nobody saw them from 10 to 14 o'clock of the first day.
+    """
     report = made(2)
+    unseen = np.zeros(report.load.shape, bool)
+    unseen[600:840] = True
+    report = replace(report, load=replace(report.load, seen=~unseen))
     facts = replace(report.facts, products=("NVIDIA-L4",) * 2)
     report = replace(report, facts=facts, teams=("<i>team</i>", ""))
     book, span = load_policies(()), report.load.span
     stays = {report.services[0]: Histogram(np.array([1.0, 5.0, np.inf]), np.array([50.0, 90.0, 100.0]))}
     history = FleetHistory(span._replace(steps=10), report.services, {})
     latencies = {TTFT: stays, ITL: {}, REQUEST: stays}
-    return model_demand(report, history, latencies, book.policies[book.default], ZoneInfo("Asia/Kolkata"))
+    return model_demand(report, DemandHistory(history, latencies), book, ZoneInfo("Asia/Kolkata"))
 
 
 def purchased(demand: DemandModel) -> Purchase:
@@ -53,6 +60,8 @@ async def test_demand_is_drawn_whole_in_a_browser(chromium: Browser, tmp_path: P
     file.write_text(text, "utf-8")
     assert "<script" not in text
     assert "<b>team" not in text and "<i>" not in text
+    queues = re.findall(r'<b>Queue</b>.*?class="line [^"]*" d="([^"]*)"', text)
+    assert [path.count("M") for path in queues] == [2, 2]  # a gap
     problems = list[str]()
     for scheme in ("light", "dark"):
         context = await chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)

@@ -1,6 +1,7 @@
 """When to buy, part by part: triggers, shortages, slices, and which advice is enough."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.prometheus.range.capacity_queries import QUERIES, ExportedUse, read_exported_use
-from autoscaler.adapters.record.history import DAY_S, FIELDS, HistoryWriter, UseName
+from autoscaler.adapters.record.quarter_hours import HistoryWriter, UseName
+from autoscaler.adapters.record.quarter_values import DAY_S, FIELDS
 from autoscaler.catalog.devices import find_device
 from autoscaler.cli.main import main
 from autoscaler.core.supply.mig_layout import ONE, THREE, Cut, count_gpus
@@ -137,28 +139,64 @@ def test_absent_series_are_zero_while_others_are_there():
 
 
 class Wide:
-    """A server with so many workloads, each of which needs a GPU; no real one is filled with a year for this."""
+    """A server with these workloads, each of which needs a GPU; no real one is filled with a year for this."""
 
-    def __init__(self, workloads):
-        self.workloads, self.asked = workloads, 0
+    left_out = ()
+
+    def __init__(self, *labels):
+        self.labels, self.asked = labels, 0
 
     def query(self, expression, start_s, end_s, step_s):
         self.asked += 1
         if "needed" not in expression:
             return []
         values = np.array([[at_s, 3600.0] for at_s in np.arange(start_s, end_s + 1, step_s)])
-        return [{"metric": {"workload": f"w{row}"}, "values": values} for row in range(self.workloads)]
+        return [{"metric": labels, "values": values} for labels in self.labels]
 
 
-@pytest.mark.parametrize(("workloads", "weeks"), [(2, 20), (3000, 7)])
-def test_the_newest_weeks_are_read_when_memory_has_no_room_for_all(workloads, weeks):
-    server, end_s = Wide(workloads), MIDNIGHT_S + 20 * 7 * 86_400.0
-    found = read_exported_use(server, (MIDNIGHT_S, end_s))
+def workloads(count, namespace):
+    return [{"workload": f"w{row}", "namespace": namespace} for row in range(count)]
+
+
+@pytest.mark.parametrize(("number", "weeks"), [(2, 20), (30, 7)])
+def test_the_newest_weeks_are_read_when_memory_has_no_room_for_all(number, weeks):
+    server, end_s = Wide(*workloads(number, "team")), MIDNIGHT_S + 20 * 7 * 86_400.0
+    found = read_exported_use(server, (MIDNIGHT_S, end_s), most_values=40_000)
     assert (found.start_s + found.hours * 3600, found.hours) == (end_s, weeks * 7 * 24)
     needed = found.columns["needed"]
-    assert len(needed) == workloads and all((each == 3600).all() for each in needed.values())
+    assert len(needed) == number and all((each == 3600).all() for each in needed.values())
     assert bool(found.problems) == (weeks < 20)
     assert server.asked == len(QUERIES) * min(weeks + 1, 20)
+
+
+def test_what_a_crowd_lost_does_not_return_with_older_weeks():
+    class Grown(Wide):
+        def query(self, expression, start_s, end_s, step_s):
+            rows = super().query(expression, start_s, end_s, step_s)
+            return rows if start_s >= MIDNIGHT_S + 2 * 7 * 86_400 else rows[39:]  # one of the crowd is older
+
+    server, end_s = Grown(*workloads(40, "crowd"), *workloads(2, "team")), MIDNIGHT_S + 12 * 7 * 86_400.0
+    found = read_exported_use(server, (MIDNIGHT_S, end_s), most_values=70_000)
+    assert found.hours == 12 * 7 * 24 and found.problems
+    assert [key[:2] for key, hours in found.columns["needed"].items() if np.isnan(hours[-1])] == []
+
+
+def test_a_crowded_namespace_shortens_no_history_of_others(tmp_path):
+    server, end_s = Wide(*workloads(40, "crowd"), *workloads(2, "team")), MIDNIGHT_S + 20 * 7 * 86_400.0
+    found = read_exported_use(server, (MIDNIGHT_S, end_s), most_values=40_000)
+    assert found.hours == 20 * 7 * 24
+    held = Counter(key[0] for key in found.columns["needed"])
+    assert held["team"] == 2 and 7 <= held["crowd"] <= 10
+    assert found.problems == ("of 'crowd' there are too many workloads for memory: some are left out",)
+
+    writer, crowd = HistoryWriter(tmp_path, 10**9), [UseName("crowd", f"w{row}", "Job", POOL) for row in range(40)]
+    for day in range(20):
+        writer._from_s = MIDNIGHT_S + day * DAY_S
+        rows = [*crowd, CHAT, UseName("", "", "", POOL)]
+        writer._write(900, rows, np.ones((len(FIELDS), len(rows))))
+    made = capacity_of_record(tmp_path, MIDNIGHT_S, 24 * 20 * 12)
+    assert made.known_h == 20 and CHAT in made.workloads and 8 <= len(made.workloads) <= 12
+    assert made.notes == ("of 'crowd' there are too many workloads for memory: some are left out",)
 
 
 @pytest.mark.parametrize(

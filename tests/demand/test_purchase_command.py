@@ -7,8 +7,12 @@ import time
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
+from autoscaler.app.purchase import read_capacity
 from autoscaler.cli.main import main
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.demand.capacity import BuyLimits, find_shortage, find_triggers
 from tests.report.generated import HOUR_S, Service, day, filled_prometheus, generate, merged
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -44,6 +48,25 @@ def exported(start_s, end_s):
     return lines
 
 
+async def test_triggers_are_those_of_what_the_daemon_exported(tmp_path):
+    end_s = time.time() // HOUR_S * HOUR_S
+    span_s = end_s - DAYS * DAY_S, end_s
+    async with filled_prometheus(tmp_path, merged([exported(*span_s)])) as server:
+        settings = PrometheusSettings(url=server.url)
+        found, problem = await asyncio.to_thread(read_capacity, settings, None, span_s, Console(stderr=True))
+    assert problem == ""
+    assert found.known_h == pytest.approx(DAYS * 24, abs=2)
+    triggers = find_triggers(found, BuyLimits())
+    values = {(each.kind, each.subject): each.value for each in triggers if each.reached}
+    assert values == {
+        ("queued", "team/steady"): pytest.approx(2 * LACKING_S, rel=0.05),
+        ("pool_full", "NVIDIA-L4"): pytest.approx(BUSY_GPUS / POOL_GPUS, rel=0.01),
+    }
+    (pool,) = found.pools
+    assert find_shortage(found, pool, triggers) == 1
+
+
+@pytest.mark.long
 async def test_pool_is_short_and_idle_gpus_elsewhere_are_enough(tmp_path):
     end_s = time.time() // HOUR_S * HOUR_S
     start_s = end_s - DAYS * DAY_S

@@ -1,4 +1,4 @@
-"""The inputs of the model, each beside the truth of a generated load."""
+"""The inputs of the model, each compared with the truth of a generated load."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.demand.bursts import find_bursts, profile_bursts, surroundings
+from autoscaler.demand.halves import Half
 from autoscaler.demand.shape import bands, hours_of, measure_concurrency, measure_queue
-from autoscaler.demand.windows import find_window
+from autoscaler.demand.windows import JumpWindow, find_window, window_floors
 from autoscaler.report.idle import find_rest
 from tests.report.loads import START_S, STEP_S, load_of, profiles_of
 
-UTC, BERLIN = ZoneInfo("UTC"), ZoneInfo("Europe/Berlin")
+UTC, BERLIN, LORD_HOWE = ZoneInfo("UTC"), ZoneInfo("Europe/Berlin"), ZoneInfo("Australia/Lord_Howe")
 DAY = 1440  # steps
 
 
@@ -163,14 +164,50 @@ def test_window_is_found_where_demand_jumps_on_workdays():
     assert not window.covers(12, 5)
 
 
-@pytest.mark.parametrize("changed_on", [datetime(2026, 3, 29, tzinfo=BERLIN), datetime(2026, 10, 25, tzinfo=BERLIN)])
-def test_window_keeps_its_hour_when_daylight_saving_changes(changed_on):
-    load = local_day(1.0, 6.0, 9, 17, start_s=changed_on.timestamp() - 5 * 86_400, workdays=False)
-    hours = hours_of(load, BERLIN)
+@pytest.mark.parametrize(
+    ("zone", "changed_on"),
+    [
+        (BERLIN, datetime(2026, 3, 29, tzinfo=BERLIN)),
+        (BERLIN, datetime(2026, 10, 25, tzinfo=BERLIN)),
+        (LORD_HOWE, datetime(2026, 4, 5, tzinfo=LORD_HOWE)),  # half an hour back, and forward
+        (LORD_HOWE, datetime(2026, 10, 4, tzinfo=LORD_HOWE)),
+    ],
+)
+def test_window_keeps_its_hour_when_daylight_saving_changes(zone, changed_on):
+    load = local_day(1.0, 6.0, 9, 17, start_s=changed_on.timestamp() - 5 * 86_400, workdays=False, zone=zone)
+    hours = hours_of(load, zone)
     assert find_window(hours, 0).cron == ("0 9 * * *", "0 17 * * *")
-    assert len(hours.hour) == 240  # of the clock, with one that is left out or comes twice
+    for at, hour, weekday, day in zip(hours.starts, hours.hour, hours.weekday, hours.day, strict=True):
+        seen = datetime.fromtimestamp(load.span.start_s + (at + 0.5) * STEP_S, zone)
+        assert (seen.hour, seen.weekday(), seen.toordinal()) == (hour, weekday, day)
+    assert set(hours.demand[:, 0].tolist()) == {1.0, 6.0}  # no hour has parts of two
     by_utc = find_window(hours_of(load, UTC), 0)
     assert by_utc is None or by_utc.cron != ("0 9 * * *", "0 17 * * *")
+
+
+@pytest.mark.parametrize(
+    ("changed_on", "first", "last", "hours_of_change"),
+    [
+        ("2026-03-29", 22, 5, 6),  # the window of the night before crosses the change
+        ("2026-10-25", 22, 5, 8),
+        ("2026-03-29", 2, 6, 3),  # two o'clock is left out
+        ("2026-10-25", 2, 6, 5),  # it comes twice
+        ("2026-03-29", 9, 17, 8),
+        ("2026-10-25", 9, 17, 8),
+    ],
+)
+def test_window_of_a_draft_crosses_the_change_of_clocks(changed_on, first, last, hours_of_change):
+    start_s = datetime.fromisoformat(changed_on).replace(tzinfo=BERLIN).timestamp() - 86_400 - 12 * 3600
+    load = local_day(1.0, 1.0, 0, 0, days=3, start_s=start_s)
+    half = Half(load, profiles_of(cold_start_s=600.0), hours_of(load, BERLIN))
+    asked = ~np.isnan(window_floors(half, [JumpWindow(first, last, False, 4.0, 9)])[:, 0])
+    edges = np.flatnonzero(np.diff(asked, prepend=False, append=False)).reshape(-1, 2)
+    begin, end = ([datetime.fromtimestamp(start_s + step * STEP_S, BERLIN) for step in column] for column in edges.T)
+    (place,) = (place for place, at in enumerate(end) if at.date().isoformat() == changed_on and at.hour == last)
+    assert (end[place].hour, end[place].minute) == (last, 0)
+    lasted_s = end[place].timestamp() - begin[place].timestamp()
+    assert lasted_s == hours_of_change * 3600 + 600  # and a cold start
+    assert {(at.hour, at.minute) for at in end[:-1]} == {(last, 0)}
 
 
 def test_window_is_found_on_all_days_and_past_midnight():

@@ -1,4 +1,4 @@
-"""Ten generated days with known parameters, and how far the inputs of `demand` are from them.
+"""Generated days with known parameters, and how far the inputs of `demand` are from them.
 
 Held to its errors by `test_demand.py`, and printed as a table by `bench/studies/demand.py --errors`.
 """
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tests.report.generated import HOUR_S, OUTPUT, PROMPT, WORK_S, Service, Truth, generate, merged
 
 DAYS = 10
-"""Five days have at least three workdays, whatever today is."""
+"""Half of them have at least three workdays, whatever today is, from which a draft learns hours."""
 
 SCRAPE_S = 180.0
 BURST_S = 1080.0
@@ -30,7 +30,7 @@ def resting(at_s: float) -> float:
     return 5.0 if at_s / HOUR_S % 24 < 4 else 0.0
 
 
-def generate_days(now_s: float) -> tuple[dict[str, Truth], str]:
+def generate_days(now_s: float, days: int = DAYS) -> tuple[dict[str, Truth], str]:
     """Return the truth of each service, and the samples of the days before."""
     end_s = now_s // 360 * 360
     services = (
@@ -38,13 +38,13 @@ def generate_days(now_s: float) -> tuple[dict[str, Truth], str]:
         Service("bursty", bursty, lambda _: 2),
         Service("resting", resting, lambda _: 2, is_profiled=True, team="support"),
     )
-    made = [generate(service, end_s - DAYS * 24 * HOUR_S, end_s, SCRAPE_S) for service in services]
+    made = [generate(service, end_s - days * 24 * HOUR_S, end_s, SCRAPE_S) for service in services]
     truth = {service.name: one for service, (one, _) in zip(services, made, strict=True)}
     return truth, merged(lines for _, lines in made)
 
 
 class Compared(NamedTuple):
-    """One figure of the document beside the truth."""
+    """One figure of the document compared with the truth."""
 
     input: str  # row of the docs
     figure: str
@@ -60,7 +60,7 @@ class Compared(NamedTuple):
         return off if self.is_absolute else off / abs(self.truth)
 
 
-def compare(services: dict[str, Any], truth: dict[str, Truth]) -> Iterator[Compared]:
+def compare(services: dict[str, Any], truth: dict[str, Truth], days: int = DAYS) -> Iterator[Compared]:
     """Yield all figures whose truth is known. services: of the JSON document, by name."""
     at_office, bursts, gpus = (
         services["office"]["concurrency"],
@@ -69,7 +69,7 @@ def compare(services: dict[str, Any], truth: dict[str, Truth]) -> Iterator[Compa
     )
     yield Compared("concurrency", "busy replicas in 95 % of the hours", 8 * WORK_S, at_office["floor_replicas"], 0.05)
     yield Compared("concurrency", "busy replicas in 5 % of the hours", 48 * WORK_S, at_office["high_replicas"], 0.05)
-    yield Compared("bursts", "number", 4 * DAYS, bursts["bursts"], 1, True)
+    yield Compared("bursts", "number", 4 * days, bursts["bursts"], 1, True)
     for name in ("office", "resting"):
         yield Compared("bursts", f"number, `{name}`", 0, services[name]["bursts"]["bursts"], 0, True)
     yield Compared("bursts", "length, s", BURST_S, bursts["duration_p50_s"], 2 * SCRAPE_S, True)
@@ -85,5 +85,5 @@ def compare(services: dict[str, Any], truth: dict[str, Truth]) -> Iterator[Compa
         yield Compared("residency", f"active of loaded, `{name}`", active, row["residency"]["ratio"], 0.1)
         yield Compared("residency", f"loaded, h, `{name}`", truth[name].replica_h, row["residency"]["loaded_h"], 0.02)
     yield Compared("residency", "loaded by DCGM, h", truth["resting"].replica_h, gpus["loaded_h"], 0.02)
-    yield Compared("residency", "idle by DCGM, h", 2 * 20 * DAYS, gpus["replica_hours"]["idle_and_loaded"], 0.02)
-    yield Compared("residency", "active by DCGM, h", 2 * 4 * DAYS, gpus["active_h"], 0.05)
+    yield Compared("residency", "idle by DCGM, h", 2 * 20 * days, gpus["replica_hours"]["idle_and_loaded"], 0.02)
+    yield Compared("residency", "active by DCGM, h", 2 * 4 * days, gpus["active_h"], 0.05)
