@@ -1,13 +1,12 @@
 """The agent of one node: fetches what is wished there, makes room for it, and reports what is there.
 
 The loop compares what is wished with what is there, and starts over after every change. So a restart needs no memory
-beside the folder. Names, sizes and budgets are decided elsewhere; this file orders the steps.
+except the folder. Names, sizes and budgets are decided elsewhere; this file orders the steps.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,20 +17,21 @@ import structlog
 
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.compile_cache import is_cache
-from autoscaler.config.weights.report import ModelReport, Report, State, encode, labels
+from autoscaler.config.weights.report import ModelReport, Report, State
 from autoscaler.config.weights.source import ModelSource
-from autoscaler.ports import Clock, Unavailable
+from autoscaler.ports import Clock
 from autoscaler.weights.attempts import Attempts
 from autoscaler.weights.budget import Space, trim
-from autoscaler.weights.check_schedule import RECHECK_S, CheckSchedule
+from autoscaler.weights.check_schedule import RECHECK_S
 from autoscaler.weights.compile_cache import CompileCaches
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing, Origin
 from autoscaler.weights.node import AgentNode
+from autoscaler.weights.present import PresentModels
 from autoscaler.weights.problems import WeightsCause, WeightsError, as_problem
-from autoscaler.weights.slow_check import verify_slowly
+from autoscaler.weights.report_publisher import ReportPublisher
 from autoscaler.weights.store import PARTS, Owner, PublishedModel, WeightStore
-from autoscaler.weights.threads import entered, in_thread, to_end
+from autoscaler.weights.threads import entered, to_end
 from autoscaler.weights.wanted import Wanted
 
 log = structlog.get_logger(__name__)
@@ -102,7 +102,6 @@ class Agent:
         times: Times | None = None,
     ) -> None:
         """max_cache_bytes: of all compile caches together, within the limits of the store."""
-        self.counts = AgentCounts()
         self.fetching: Fetching | None = None
         self.cache_bytes = 0  # of all compile caches
         self._store = store
@@ -116,23 +115,19 @@ class Agent:
         self._version = version
         self._times = times or Times()
         self._attempts = Attempts(self._times.pace)
-        self._models: dict[str, PublishedModel] = {}  # complete, by key
-        self._withdrawn: set[str] = set()  # about to be removed
-        self._wrong: dict[str, str] = {}  # complete, but a checksum is wrong: why
-        self._checks = CheckSchedule(clock.now_s(), self._times.recheck_s)
+        self._present = PresentModels(store, clock, self._times.recheck_s)
+        self.counts = AgentCounts(checks=self._present.checks)
         self._used_s: dict[str, float] = {}  # when the last use of a model was recorded
         self._sizes: dict[str, int] = {}  # bytes of models that are not here, as their origins say
         self._problem: WeightsError | None = None  # of the folder as a whole
         self._space = (0, 0)  # budget and free bytes
         self._looked = False  # the folder was read since it is held
-        self._changes = asyncio.Lock()  # of the models that are there
-        self._published: Report | None = None
-        self._published_s = 0.0
+        self._publisher = ReportPublisher(node, clock, self._current, self._times.report_s, self._times.republish_s)
 
     async def run(self) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_published(), name="report")
+            tasks.create_task(self._publisher.keep_published(), name="report")
             tasks.create_task(self._keep_folder(), name="weights")
 
     # What is there, and what is wished
@@ -144,10 +139,11 @@ class Agent:
         models = {}
         for source in self._wanted.models():
             models[source.key] = self._state(source)
-        for key, model in reversed(self._models.items()):  # what was used last comes first: labels are limited
+        # Models that were used last come first, because labels are limited.
+        for key, model in reversed(self._present.complete.items()):
             if key != model.listing.source.key:
                 continue  # a former version of a folder, which nobody can ask for
-            if key not in models and key not in self._withdrawn and key not in self._wrong:
+            if key not in models and self._present.is_ready(key):
                 models[key] = ModelReport(str(model.listing.source), State.READY, model.listing.size)
         wishes, problem = self._node.wishes(), self._node.problem()
         if not problem and wishes is not None and wishes.refused:
@@ -155,10 +151,16 @@ class Agent:
             problem = f"{number} {'wish is' if number == 1 else 'wishes are'} refused: {wishes.refused[0][1]}"
         return Report(models, self._version, *self._space, WeightsCause.INVALID if problem else "", problem)
 
+    def _current(self) -> Report | None:
+        """Return the report to publish. An agent that does not hold the folder has nothing to say."""
+        problem = self._problem
+        holds = self._looked if problem is None else problem.cause is not WeightsCause.BUSY
+        return self.report() if holds else None
+
     def _state(self, source: ModelSource) -> ModelReport:
         key, text = source.key, str(source)
-        model = self._models.get(key)
-        if self._is_ready(key) and model is not None:
+        model = self._present.complete.get(key)
+        if self._present.is_ready(key) and model is not None:
             return ModelReport(text, State.READY, model.listing.size)
         if self.fetching is not None and self.fetching.source == source:
             return ModelReport(text, State.FETCHING, self.fetching.size)
@@ -167,12 +169,9 @@ class Agent:
         if attempt is not None:
             state = State.WAITING if attempt.cause is WeightsCause.BUSY else State.FAILED
             return ModelReport(text, state, size, attempt.cause, attempt.text)
-        if key in self._wrong:
-            return ModelReport(text, State.WAITING, size, WeightsCause.CORRUPT, self._wrong[key])
+        if key in self._present.wrong:
+            return ModelReport(text, State.WAITING, size, WeightsCause.CORRUPT, self._present.wrong[key])
         return ModelReport(text, State.WAITING, size)
-
-    def _is_ready(self, key: str) -> bool:
-        return key in self._models and key not in self._withdrawn and key not in self._wrong
 
     # The folder
 
@@ -183,7 +182,7 @@ class Agent:
                 await self._hold_folder()
             except* (WeightsError, OSError) as errors:
                 self._set_problem(_first(errors))
-            self._models, self._looked = {}, False
+            self._present.complete, self._looked = {}, False
             await self._clock.sleep(self._times.hold_s)
 
     async def _hold_folder(self) -> None:
@@ -192,8 +191,10 @@ class Agent:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._probe(owner), name="probe of the disk")
                 tasks.create_task(self._work(), name="fetch")
-                tasks.create_task(self._check_all(), name="checksums")
-                tasks.create_task(self._keep_written(), name="report for other commands")
+                checks = self._present.check_all(self._times.check_bytes_per_s, self._times.probe_s, self._node.changed)
+                tasks.create_task(checks, name="checksums")
+                written = self._publisher.keep_written(self._store.write_report, lambda: self._problem is None)
+                tasks.create_task(written, name="report for other commands")
 
     async def _probe(self, owner: Owner) -> None:
         """Ask the disk at intervals. Raises WeightsError if the folder is not the one that is held any more."""
@@ -235,7 +236,7 @@ class Agent:
             wanted = {source.key for source in self._wanted.models()}
             self._attempts.keep(wanted)
             self._sizes = {key: size for key, size in self._sizes.items() if key in wanted}
-            self._used_s = {key: used_s for key, used_s in self._used_s.items() if key in self._models}
+            self._used_s = {key: used_s for key, used_s in self._used_s.items() if key in self._present.complete}
             present = (self._wanted.models(), self._node.used(), self._node.wishes(), set(self._node.used_caches()))
             if present != needs:
                 self._attempts.retry(WeightsCause.NO_SPACE)
@@ -260,7 +261,7 @@ class Agent:
                 self._node.changed.clear()
                 await self._look()
                 await self._note_uses()
-                if not self._is_ready(source.key) and self._next() != source:  # ready: it ends in a moment
+                if not self._present.is_ready(source.key) and self._next() != source:  # ready: it ends in a moment
                     log.info("transfer is put off", model=str(source))
                     break
         finally:
@@ -273,7 +274,7 @@ class Agent:
         """Return the most urgent model that is absent and may be tried now."""
         now_s = self._clock.now_s()
         for source in self._wanted.models():
-            if not self._is_ready(source.key) and self._attempts.is_due(source.key, now_s):
+            if not self._present.is_ready(source.key) and self._attempts.is_due(source.key, now_s):
                 return source
         return None
 
@@ -287,18 +288,7 @@ class Agent:
 
     async def _look(self) -> None:
         """Read what is there, and compare sizes. Incomplete models are removed, to be fetched again."""
-        async with self._changes:
-            complete: dict[str, PublishedModel] = {}
-            for model in await to_end(self._store.models):
-                key = model.key
-                complete[key] = model
-                problem = await to_end(self._store.find_incomplete, model)
-                if problem and key not in self._wrong:
-                    log.warning("model is not complete", model=str(model.listing.source), problem=problem)
-                    self._wrong[key] = problem
-            self._models = complete
-            self._wrong = {key: text for key, text in self._wrong.items() if key in complete}
-            self._checks.keep(complete.keys())
+        await self._present.look()
         await self._measure()
         self._looked = True
 
@@ -307,7 +297,7 @@ class Agent:
         await to_end(self._caches.use, self._node.used_caches())
         for source in self._node.used() or ():
             key = source.key
-            if key in self._models and now_s - self._used_s.get(key, float("-inf")) >= self._times.used_s:
+            if key in self._present.complete and now_s - self._used_s.get(key, float("-inf")) >= self._times.used_s:
                 self._used_s[key] = now_s
                 with suppress(WeightsError):  # a read-only disk; the order of evictions is all that depends on it
                     await to_end(self._store.use, key)
@@ -344,7 +334,7 @@ class Agent:
             listing = await origin.describe()
             fetching.size = self._sizes[key] = listing.size
             async with entered(self._store.changing()):
-                if key in self._models:  # its files are wrong
+                if key in self._present.complete:  # its files are wrong
                     await self._remove(key, source, self._store.set_aside)
                 await self._make_room(listing)
                 model = await self._store.pull(origin, self._transfer, progress, listing)
@@ -356,9 +346,7 @@ class Agent:
                 log.warning("model cannot be fetched", model=str(source), cause=error.cause, error=str(error))
         else:
             self._attempts.succeed(key)
-            async with self._changes:
-                self._models[key] = model
-                self._checks.passed(key, self._clock.now_s())
+            await self._present.add(key, model)
             self.counts.fetched_models += 1
             log.info("model is ready", model=str(source), bytes=listing.size)
             await self._measure()
@@ -391,37 +379,28 @@ class Agent:
 
     def _check_share(self, listing: Listing, space: Space) -> None:
         """Refuse a model that exceeds the share of what pods alone name. Raises WeightsError."""
-        present = {key: model.listing.size for key, model in self._models.items()}
+        present = {key: model.listing.size for key, model in self._present.complete.items()}
         self._wanted.check_share(listing, present, self._sizes, space.budget_bytes)
 
     async def _remove(
         self, key: str, reason: ModelSource | None = None, remove: Callable[[PublishedModel], None] | None = None
     ) -> None:
-        """Remove a model, its label first: no pod is steered to files that are gone. Raises WeightsError."""
-        async with self._changes:
-            model = self._models.get(key)
-            if model is None:
-                return
-            self._withdrawn.add(key)
-            try:
-                await self._publish()
-                if key not in self._wrong:
-                    await self._clock.sleep(self._times.settle_s)
-                if key not in self._wrong and self._wanted.judge([self._store.held(model)], reason)[0].kept:
-                    raise WeightsError(WeightsCause.NO_SPACE, f"{model.listing.source} is needed again, and stays")
-                await to_end(remove or self._store.remove, model)
-                del self._models[key]
-                self._wrong.pop(key, None)
-            except Unavailable as error:
-                text = f"{model.listing.source} stays: its label cannot be removed ({error})"
-                raise WeightsError(WeightsCause.UNREACHABLE, text) from error
-            finally:
-                self._withdrawn.discard(key)
+        """Remove a model. Raises WeightsError. reason: another model that needs its room."""
+
+        async def withdraw() -> None:
+            await self._publisher.publish()
+            if key not in self._present.wrong:
+                await self._clock.sleep(self._times.settle_s)
+
+        def is_needed(model: PublishedModel) -> bool:
+            return self._wanted.judge([self._store.held(model)], reason)[0].kept
+
+        await self._present.remove(key, withdraw, is_needed, remove or self._store.remove)
 
     async def _remove_wrong(self) -> None:
         """Remove damaged models that are not wanted; others are removed when they are fetched again."""
         wanted = {source.key for source in self._wanted.models()}
-        for key in [key for key in self._wrong if key not in wanted]:
+        for key in [key for key in self._present.wrong if key not in wanted]:
             with suppress(WeightsError, OSError):
                 async with entered(self._store.changing()):
                     await self._remove(key)
@@ -432,7 +411,7 @@ class Agent:
         steps = []
         space = await self._read_space()
         for source in self._wanted.models():
-            if self._is_ready(source.key):
+            if self._present.is_ready(source.key):
                 continue
             space = space._replace(held=self._wanted.judge(space.held, source))
             size = 0
@@ -448,79 +427,9 @@ class Agent:
             steps.append(AgentStep(source, size, tuple(each.name for each in room.evicted)))
         return steps
 
-    # Checksums
-
-    async def _check_all(self) -> None:
-        """Read each model once after the start, slowly, then one a day, and compare its checksums."""
-        stop = threading.Event()
-        while True:
-            key = self._checks.next([key for key in self._models if key not in self._wrong], self._clock.now_s())
-            if key is None:
-                await self._clock.sleep(self._times.probe_s)
-                continue
-            model = self._models[key]
-            try:
-                wrong = await in_thread(verify_slowly, self._store, model, self._times.check_bytes_per_s, stop)
-            except asyncio.CancelledError:
-                stop.set()  # the thread only reads, so nothing waits for its end
-                raise
-            if key not in self._models or self._models[key].listing != model.listing:
-                continue
-            self.counts.checks["wrong" if wrong else "right"] += 1
-            if wrong:
-                log.error("model is damaged", model=str(model.listing.source), problem=wrong[0])
-                self._wrong[key] = wrong[0]
-                self._node.changed.set()
-            else:
-                self._checks.passed(key, self._clock.now_s())
-
     def suspect(self, key: str) -> None:
         """Have a model checked soon: another agent has refused what this one sent of it."""
-        self._checks.suspect(key, self._clock.now_s())
-
-    # Reports
-
-    async def _keep_published(self) -> None:
-        failures = 0
-        while True:
-            report, now_s = self.report(), self._clock.now_s()
-            if _changes(report, self._published) or now_s - self._published_s >= self._times.republish_s:
-                try:
-                    await self._publish()
-                    failures = 0
-                except Unavailable as error:
-                    if not failures:
-                        log.warning("report cannot be published", error=str(error))
-                    failures = min(failures + 1, 6)
-            await self._clock.sleep(self._times.report_s * 2.0**failures)
-
-    async def _publish(self) -> None:
-        """Publish what is true now. Raises Unavailable. An agent that does not hold the folder has nothing to say."""
-        problem = self._problem
-        if (problem is None and not self._looked) or (problem is not None and problem.cause is WeightsCause.BUSY):
-            return
-        report = self.report()
-        await self._node.publish(report)
-        self._published, self._published_s = report, self._clock.now_s()
-
-    async def _keep_written(self) -> None:
-        """Keep the last published report in the folder, for `weights ls`. The node never waits for this disk."""
-        written: Report | None = None
-        while True:
-            report = self._published
-            if report is not written and report is not None and self._problem is None:
-                with suppress(WeightsError, OSError):
-                    await to_end(self._store.write_report, encode(report))
-                written = report
-            await self._clock.sleep(self._times.report_s)
-
-
-def _changes(report: Report, published: Report | None) -> bool:
-    """Tell whether a report says more than other free bytes."""
-    if published is None:
-        return True
-    same = report._replace(free_bytes=0, budget_bytes=0) == published._replace(free_bytes=0, budget_bytes=0)
-    return not same or labels(report) != labels(published)
+        self._present.suspect(key)
 
 
 def _first(errors: BaseExceptionGroup[WeightsError | OSError]) -> WeightsError:

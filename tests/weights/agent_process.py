@@ -17,7 +17,7 @@ from autoscaler.weights.budget import Limits
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Origin
 from autoscaler.weights.origins.hub import Hub
-from autoscaler.weights.origins.objects import Objects
+from autoscaler.weights.origins.object_store import Objects
 from autoscaler.weights.store import WeightStore
 
 RANGE = 64 << 10

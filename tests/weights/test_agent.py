@@ -28,7 +28,7 @@ from autoscaler.weights.budget import Limits
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Origin, RemoteFile
 from autoscaler.weights.origins.hub import Hub
-from autoscaler.weights.origins.objects import Objects
+from autoscaler.weights.origins.object_store import Objects
 from autoscaler.weights.problems import WeightsCause, WeightsError
 from autoscaler.weights.store import WeightStore
 from tests.harness.hub import FakeHub, safetensors, serving

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,11 +22,11 @@ from autoscaler.config.weights.source import parse
 from autoscaler.config.weights.wishes import Wish, Wishes
 from autoscaler.weights.local_node import WishFile, load_wishes
 from autoscaler.weights.problems import WeightsCause, WeightsError
+from tests.harness.forked import ForkedCommand, run_forked
 from tests.harness.hub import FakeHub, safetensors, serving
 from tests.harness.process import PATIENCE_S, free_port
 
 SOURCE = "hf://org/model@main"
-MAIN = [sys.executable, "-c", "from autoscaler.cli.main import main; main()", "weights"]
 
 
 @pytest.fixture
@@ -39,20 +40,19 @@ def agent(root: Path, hub: FakeHub, *options: str | Path) -> Iterator[str]:
     """Run the command, give its address, and end it as the kubelet does."""
     port = free_port()
     root.mkdir(exist_ok=True)
-    command = [*MAIN, "agent", "--root", root, "--hub", hub.url, "--http-port", str(port), *options]
-    process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
+    command = ["weights", "agent", "--root", root, "--hub", hub.url, "--http-port", str(port), *options]
+    out, err = (root.with_name(f"{root.name}-{port}-{name}") for name in ("out", "err"))
+    process = ForkedCommand([str(word) for word in command], root.parent, os.environ, out, err)
     try:
         yield f"http://127.0.0.1:{port}"
-        process.terminate()
-        assert process.wait(30) == 0, process.stderr.read() if process.stderr else ""
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, err.read_text()
     finally:
         process.kill()
-        process.communicate()
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [*MAIN, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return run_forked("weights", *arguments)
 
 
 def get(url: str) -> str:

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 
 from autoscaler.config.weights.source import parse
 from autoscaler.weights.store import WeightStore
+from tests.harness.forked import forks
 from tests.harness.hub import FakeHub, safetensors, serving
 from tests.weights import agent_process
 from tests.weights.agent_process import RANGE
 
 HUB = "hf://org/model@main"
-KILLS = 110
+MANY = [25, pytest.param(110, marks=pytest.mark.long)]
 PATIENCE_S = 60
-
-
-@pytest.fixture(scope="module")
-def forks() -> ForkServerContext:
-    """A server of processes that have imported everything: a start takes milliseconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([agent_process.__name__])
-    return context
 
 
 @pytest.fixture
@@ -42,14 +34,14 @@ def hub() -> Iterator[FakeHub]:
 class Node:
     """A folder, its labels, and one agent at a time."""
 
-    def __init__(self, forks: ForkServerContext, folder: Path, hub: FakeHub, max_bytes: float = float("inf")) -> None:
+    def __init__(self, folder: Path, hub: FakeHub, max_bytes: float = float("inf")) -> None:
         self.root, self.labels = folder / "root", folder / "labels"
         self.root.mkdir()
-        self._forks, self._hub, self._max_bytes = forks, hub, max_bytes
+        self._hub, self._max_bytes = hub, max_bytes
 
     def start(self, *wished: str, as_nobody: bool = False) -> ForkServerProcess:
         arguments = (self.root, self._hub.url, self.labels, wished, self._max_bytes, as_nobody)
-        process = self._forks.Process(target=agent_process.run, args=arguments, daemon=True)
+        process = forks().Process(target=agent_process.run, args=arguments, daemon=True)
         process.start()
         return process
 
@@ -78,19 +70,17 @@ def kill(process: ForkServerProcess) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_fetched_whole_again_after_many_kills(
-    tmp_path: Path, hub: FakeHub, forks: ForkServerContext
-) -> None:
-    node, chance, kills = Node(forks, tmp_path, hub), random.Random(1), 0
+@pytest.mark.parametrize("kills", MANY)
+def test_nothing_is_fetched_whole_again_after_many_kills(tmp_path: Path, hub: FakeHub, kills: int) -> None:
+    node, chance = Node(tmp_path, hub), random.Random(1)
     hub.delay_s = 0.02
-    while kills < KILLS:
+    for _ in range(kills):
         sent, process = sum(hub.sent.values()), node.start(HUB)
         deadline = time.monotonic() + PATIENCE_S
         while sum(hub.sent.values()) == sent and HUB not in node.ready() and time.monotonic() < deadline:
             time.sleep(0.002)
         time.sleep(chance.uniform(0.0, 0.03))
         kill(process)
-        kills += 1
         node.check()
     hub.delay_s = 0.0
     process = node.start(HUB)
@@ -104,15 +94,16 @@ def test_nothing_is_fetched_whole_again_after_many_kills(
 
 
 @pytest.mark.slow
-def test_labels_are_true_while_evictions_are_cut_short(tmp_path: Path, hub: FakeHub, forks: ForkServerContext) -> None:
+@pytest.mark.parametrize("kills", MANY)
+def test_labels_are_true_while_evictions_are_cut_short(tmp_path: Path, hub: FakeHub, kills: int) -> None:
     sources = []
     for number in range(4):
         folder = tmp_path / f"origin-{number}"
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(safetensors(300_000, number))
         sources.append(str(parse(f"file://{folder}")))
-    node, chance = Node(forks, tmp_path, hub, max_bytes=700_000), random.Random(2)
-    for _ in range(KILLS):
+    node, chance = Node(tmp_path, hub, max_bytes=700_000), random.Random(2)
+    for _ in range(kills):
         process = node.start(*chance.sample(sources, 2))
         begun = time.monotonic()
         while not node.labels.exists() and time.monotonic() < begun + PATIENCE_S:
@@ -128,21 +119,21 @@ def test_labels_are_true_while_evictions_are_cut_short(tmp_path: Path, hub: Fake
 
 
 @pytest.mark.slow
-def test_disk_that_cannot_be_written_keeps_its_models_ready(hub: FakeHub, forks: ForkServerContext) -> None:
+def test_disk_that_cannot_be_written_keeps_its_models_ready(hub: FakeHub) -> None:
     """The process has no right to write, which is the same for it as a disk that was mounted again to be read only."""
     with tempfile.TemporaryDirectory() as name:  # folders of pytest are closed to other users
         Path(name).chmod(0o777)
-        _cannot_be_written(Path(name), hub, forks)
+        _cannot_be_written(Path(name), hub)
 
 
-def _cannot_be_written(folder: Path, hub: FakeHub, forks: ForkServerContext) -> None:
+def _cannot_be_written(folder: Path, hub: FakeHub) -> None:
     sources = []
     for name in ("held", "absent"):
         (folder / name).mkdir()
         (folder / name / "model.safetensors").write_bytes(safetensors(100_000))
         sources.append(str(parse(f"file://{folder / name}")))
     source, absent = sources
-    node = Node(forks, folder, hub)
+    node = Node(folder, hub)
     process = node.start(source)
     node.wait(process, [source])
     kill(process)

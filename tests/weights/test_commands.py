@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.weights.store import WeightStore
+from tests.harness.forked import run_forked
 from tests.harness.hub import FakeHub, safetensors, serving
 
 SOURCE = "hf://org/model@main"
@@ -25,6 +26,8 @@ def hub() -> Iterator[FakeHub]:
 
 def weights(*arguments: str | Path, under: Sequence[str | Path] = ()) -> subprocess.CompletedProcess[str]:
     """Run a command. under: a command that runs it."""
+    if not under:
+        return run_forked("weights", *arguments)
     command = [*under, sys.executable, "-c", "from autoscaler.cli.main import main; main()", "weights", *arguments]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
 

@@ -13,7 +13,7 @@ from autoscaler.weights import pod_view
 from autoscaler.weights.budget import Limits
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import RemoteFile
-from autoscaler.weights.origins.objects import Objects
+from autoscaler.weights.origins.object_store import Objects
 from autoscaler.weights.store import PublishedModel, WeightStore
 from tests.harness.hub import safetensors
 

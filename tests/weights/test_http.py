@@ -13,7 +13,7 @@ import pytest
 from autoscaler.config.weights.source import parse
 from autoscaler.weights.listing import RemoteFile
 from autoscaler.weights.origins.hub import Hub
-from autoscaler.weights.origins.objects import Objects
+from autoscaler.weights.origins.object_store import Objects
 from autoscaler.weights.origins.signed import SignedReader
 from autoscaler.weights.problems import WeightsCause, WeightsError
 from autoscaler.weights.rate_limit import BUDGET, MAX_PAUSE_S, RequestLimit, told_pause_s

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.config.weights.source import ModelSource
-from autoscaler.weights.origins.objects import Objects
+from autoscaler.weights.origins.object_store import Objects
 from autoscaler.weights.problems import WeightsCause
 from tests.harness.hub import FakeHub, safetensors, serving
 from tests.harness.hung_disk import freezable, hung, may_freeze

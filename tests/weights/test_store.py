@@ -22,7 +22,7 @@ from autoscaler.weights import layout
 from autoscaler.weights.budget import Limits
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.origins.hub import Hub
-from autoscaler.weights.origins.objects import Objects
+from autoscaler.weights.origins.object_store import Objects
 from autoscaler.weights.problems import WeightsCause, WeightsError
 from autoscaler.weights.store import OWN, PARTS, PublishedModel, WeightStore
 from tests.harness.hub import COMMIT, FakeHub, git_sha1, safetensors, serving

@@ -50,7 +50,6 @@ class OriginCounts:
     """Numbers since the start of the process."""
 
     peer_bytes: int = 0
-    source_bytes: int = 0
     rejected_files: int = 0  # with ranges of peers, and a wrong checksum
     failures: int = 0  # of requests to peers
 
@@ -154,7 +153,6 @@ class PeerOrigin:
             self._from_source.add((name, start))
         content = await self._source.read(file, start, length)
         self._activity.touch(self._key, length)
-        self._counts.source_bytes += length
         return content
 
     async def _read_shared(self, file: RemoteFile, start: int, length: int) -> memoryview | None:

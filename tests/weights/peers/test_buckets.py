@@ -17,7 +17,7 @@ from obstore.store import S3Store
 from autoscaler.config.weights.source import parse
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import RemoteFile
-from autoscaler.weights.origins.objects import Objects
+from autoscaler.weights.origins.object_store import Objects
 from autoscaler.weights.peers.client import PeerClient, WrongPeerError
 from autoscaler.weights.peers.peers import Peers
 from autoscaler.weights.peers.token import ClusterToken

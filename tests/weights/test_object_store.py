@@ -20,7 +20,7 @@ from autoscaler.config.weights.allowed import PrivateSources, SourcePattern, Sou
 from autoscaler.config.weights.source import ModelSource, parse
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing, RemoteFile
-from autoscaler.weights.origins.objects import Objects
+from autoscaler.weights.origins.object_store import Objects
 from autoscaler.weights.problems import WeightsCause, WeightsError
 from autoscaler.weights.store import PublishedModel, WeightStore
 from tests.harness.hub import safetensors
