@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # commands that decide nothing, as those of weights, start without the core
+    from autoscaler.core.gpu_totals import TickUse
     from autoscaler.core.model.fleet import Fleet, Pod, WorkloadRef
     from autoscaler.core.model.recent import PastTokens, RecentReadings
     from autoscaler.core.model.samples import Objectives, Samples
     from autoscaler.core.model.types import Decision, TickInput
     from autoscaler.core.snapshot import ManualOverride, Snapshot
     from autoscaler.core.state import Memory
+    from autoscaler.core.table.columns import FloatColumn
 
 
 class Unavailable(Exception):
@@ -149,7 +152,15 @@ class TickRecord:
     late: bool = False  # it took longer than the period, so decisions follow demand late
     problems: Mapping[int, str] = field(default_factory=dict)  # by row: what is wrong with its declarations
     policy_problems: Mapping[int, str] = field(default_factory=dict)  # those about its policy or overrides
+    device_prices: FloatColumn | None = None  # float64[G], of a device of each node group per hour; NaN: unknown
     memories: tuple[Memory, Memory] | None = None  # from which it was decided, and which it left; None: not kept
+
+    @cached_property
+    def use(self) -> TickUse:
+        """The use of its GPUs; computed once for all recorders."""
+        from autoscaler.core.gpu_totals import TickUse  # noqa: PLC0415  commands that decide nothing start without it
+
+        return TickUse.of(self.input, self.decision)
 
 
 class Actuator(Protocol):

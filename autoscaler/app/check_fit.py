@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-from autoscaler.adapters.kubernetes.api.objects import PodSpec
+from autoscaler.adapters.kubernetes.api.pod_objects import PodSpec
 from autoscaler.adapters.kubernetes.pods.template import Facts, read_template
 from autoscaler.adapters.kubernetes.workloads.annotations import read_annotations
 from autoscaler.adapters.model_files import in_directory, on_hub
@@ -15,10 +15,10 @@ from autoscaler.catalog import node_labels
 from autoscaler.catalog.devices import is_mig
 from autoscaler.catalog.engines import DEFAULT_ENGINE
 from autoscaler.config.annotations import PREFIX
-from autoscaler.config.check.fit import STATED, ModelFiles, devices_of, memory_of, needs_of, parallel_size
+from autoscaler.config.check.engine_memory import STATED, ModelFiles, devices_of, memory_of, needs_of, parallel_size
 from autoscaler.config.check.manifests import at, known_kind, mapping
 from autoscaler.config.findings import Finding, shown
-from autoscaler.config.fit import FitVerdict, Range, judge
+from autoscaler.config.model_memory import FitVerdict, Range, judge
 from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.yaml import Document

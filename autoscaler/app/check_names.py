@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import PodSpec
+from autoscaler.adapters.kubernetes.api.pod_objects import PodSpec
 from autoscaler.adapters.kubernetes.pods.command_line import read_command_line
 from autoscaler.adapters.kubernetes.pods.served_name import OPTION, changes_offline, is_offline, takes_options
 from autoscaler.adapters.kubernetes.pods.template import engine_container

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -14,15 +15,16 @@ from autoscaler.adapters.prometheus.range.latency_queries import latency_queries
 from autoscaler.adapters.prometheus.range.reader import RangeReader
 from autoscaler.adapters.prometheus.range.service_queries import find_engines
 from autoscaler.app.purchase import read_capacity
-from autoscaler.app.report import DEADLINE_S, ReportOptions, make_report_of_history, reader_of
+from autoscaler.app.report import make_report_of_history
+from autoscaler.app.report_reading import DEADLINE_S, ReportOptions, reader_of
 from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.demand.capacity import BuyLimits
 from autoscaler.demand.document import to_json
 from autoscaler.demand.durations import Latencies
-from autoscaler.demand.model import DemandModel, model_demand
+from autoscaler.demand.model import DemandHistory, DemandModel, model_demand
 from autoscaler.demand.page import page
-from autoscaler.demand.policy_file import policy_name, policy_text
+from autoscaler.demand.policy_file import policy_names, policy_text
 from autoscaler.demand.purchase import plan_purchase
 from autoscaler.demand.purchase_document import print_purchase, purchase_document
 from autoscaler.demand.table import print_demand
@@ -46,8 +48,8 @@ def demand(options: DemandOptions) -> int:
     """Read the history, compute the model, print it and write its files."""
     json, html = options.report.json, options.report.html
     output_files.check([path for path in (json, html) if path is not None], options.report.policies)
-    if options.drafts is not None and not options.drafts.is_dir():
-        raise ValueError(f"--drafts {options.drafts}: no such folder")
+    if options.drafts is not None:
+        _check_drafts(options.drafts, options.report.policies)
     if options.record is not None and not options.record.is_dir():
         raise ValueError(f"--record {options.record}: no such folder")
     console = Console(stderr=True)
@@ -62,8 +64,9 @@ def demand(options: DemandOptions) -> int:
     contents = [] if json is None else [(json, to_json(made, purchase_document(purchase)))]
     contents += [] if html is None else [(html, page(made, purchase))]
     if options.drafts is not None:
+        names = policy_names(made.services)
         contents += [
-            (options.drafts / f"{policy_name(made, w)}.yaml", policy_text(made, w))
+            (options.drafts / f"{names[w]}.yaml", policy_text(made, w, names[w]))
             for w, draft in enumerate(made.drafts)
             if draft.offered
         ]
@@ -71,24 +74,28 @@ def demand(options: DemandOptions) -> int:
     return 0
 
 
+def _check_drafts(folder: Path, policies: Sequence[Path]) -> None:
+    """Raise ValueError for a folder in which a draft may replace a policy: tenants choose the names of drafts."""
+    if not folder.is_dir():
+        raise ValueError(f"--drafts {folder}: no such folder")
+    for path in policies:
+        if (path if path.is_dir() else path.parent).resolve() == folder.resolve():
+            raise ValueError(
+                f"--drafts {folder}: drafts may replace policies of --policy {path}; allowed: another folder"
+            )
+
+
 def make_demand(options: DemandOptions, console: Console) -> DemandModel:
     """Read the history and compute the model. Raises Unavailable, ValueError, PolicyError."""
     report, history = make_report_of_history(options.report, console)
-    latencies, problems = _read_latencies(options.report, history.span, console)
+    past = DemandHistory(history, *read_latencies_of(options.report, history.span, console))
     book = load_policies(options.report.policies, options.report.default_policy)
     with ProgressBar("drafts on the second half", console) as progress:
-        return model_demand(
-            report,
-            history,
-            latencies,
-            book.policies[book.default],
-            ZoneInfo(options.timezone),
-            problems,
-            progress,
-        )
+        return model_demand(report, past, book, ZoneInfo(options.timezone), progress)
 
 
-def _read_latencies(options: ReportOptions, span: Span, console: Console) -> tuple[Latencies, tuple[str, ...]]:
+def read_latencies_of(options: ReportOptions, span: Span, console: Console) -> tuple[Latencies, tuple[str, ...]]:
+    """Read the histograms of a span; also return what could not be read."""
     settings = options.prometheus
     assert settings is not None  # the command line requires it
     span_s = (span.start_s, span.end_s)

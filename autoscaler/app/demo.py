@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 from rich.console import Console
@@ -48,7 +48,7 @@ async def demo(
     policies = PolicyFiles((shipped(), DEMO_POLICIES), SystemClock())
     http = HttpSettings(host="127.0.0.1", port=http_port)
     recorded = RecordSettings(folder=record) if record is not None else None
-    try:
+    with ExitStack() as after:
         async with AsyncExitStack() as stack:
             fleet = await stack.enter_async_context(SimulatedFleet(demo_scenario(seed), clock, pace.simulated))
             scrape = ScrapeSettings(dcgm=(fleet.dcgm_url,), gateways=(fleet.gateway_url,))
@@ -66,6 +66,8 @@ async def demo(
             parts.problems = sleeper.problems
             parts.recorders += [pace, LogRecorder()]
             loop = await build_loop(stack, parts, settings, mode="demo")
+            if record is not None:
+                after.callback(_report, record)
             if not as_json:
                 print(f"The page: {parts.page}   (seed {seed}, {speed:g} times real time, Ctrl-C ends it)", flush=True)
             try:
@@ -77,9 +79,6 @@ async def demo(
                 summary = fleet.summary()
                 with printing():
                     print(json.dumps(summary.as_json()) if as_json else f"\n{summary.sentence()}", flush=True)
-    finally:
-        if record is not None:
-            _report(record)
     return 0
 
 

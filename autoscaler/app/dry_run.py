@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from contextlib import AsyncExitStack
 
@@ -13,6 +14,7 @@ from autoscaler.adapters.console import ChangeLines, JsonLines, LiveTable
 from autoscaler.adapters.in_memory import RecordingActuator
 from autoscaler.adapters.kubernetes.managed import NEEDED
 from autoscaler.adapters.prometheus.discovery.discovered_fleet import DiscoveredFleet
+from autoscaler.adapters.prometheus.promql.gpus import GPU_PRESENCE
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.app.wiring import LoopParts, build_loop, connect_cluster, open_sources, restore_memory, run_loop
 from autoscaler.config.policy.reload import PolicyFiles
@@ -25,8 +27,14 @@ LISTED_S, POLL_S = 15.0, 0.1
 """How long `dry-run --once` waits for the cluster to be listed, and how often it checks."""
 
 
-async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
-    """Print decisions from live metrics, with cluster access for the real objects. Changes nothing."""
+UNKNOWN_GPUS = f"no series of {', '.join(GPU_PRESENCE)} names pods of some; state --gpus-per-replica"
+
+
+async def dry_run(settings: Settings, *, as_json: bool, once: bool, gpus_per_replica: float = math.nan) -> int:
+    """Print decisions from live metrics, with cluster access for the real objects. Changes nothing.
+
+    gpus_per_replica: of workloads whose GPUs no metric tells; without cluster access.
+    """
     async with AsyncExitStack() as stack:
         clock = SystemClock()
         policies = PolicyFiles(settings.policies, clock, settings.default_policy)
@@ -35,7 +43,7 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
             parts = await connect_cluster(stack, settings, clock, policies, sources, Metrics())
         else:
             assert settings.prometheus  # the command line requires it
-            discovery = DiscoveredFleet(settings.prometheus, clock, settings.namespaces)
+            discovery = DiscoveredFleet(settings.prometheus, clock, settings.namespaces, gpus_per_replica)
             discovered = await stack.enter_async_context(discovery)
             parts = LoopParts(
                 clock=clock,
@@ -45,6 +53,7 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
                 policies=policies,
             )
         console = Console()
+        unknown_gpus = "" if settings.kube else UNKNOWN_GPUS
         nothing = f"no workload was found; needed: {NEEDED[settings.mode]}"
         shows_table = console.is_terminal and not as_json
 
@@ -59,9 +68,10 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
         if as_json:
             parts.recorders.append(JsonLines(sys.stdout, nothing))
         elif shows_table:
-            parts.recorders.append(stack.enter_context(LiveTable(console, once=once, nothing=nothing)))
+            table = LiveTable(console, once=once, nothing=nothing, unknown_gpus=unknown_gpus)
+            parts.recorders.append(stack.enter_context(table))
         else:
-            parts.recorders.append(ChangeLines(sys.stdout, nothing))
+            parts.recorders.append(ChangeLines(sys.stdout, nothing, once=once, unknown_gpus=unknown_gpus))
         loop = await build_loop(stack, parts, settings)
         if not once:
             print(f"The page: {parts.page}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,14 @@ from autoscaler.adapters.kubernetes.api.listing import list_all
 from autoscaler.adapters.prometheus.instant.client import PrometheusClient
 from autoscaler.adapters.prometheus.instant.questions import answer_all
 from autoscaler.adapters.standard_output import printing
+from autoscaler.adapters.turns import in_turns
 from autoscaler.app.preflight_output import write
 from autoscaler.app.process import StartError
 from autoscaler.catalog.findings import SEVERITIES
 from autoscaler.config.check.files import MAX_MANIFEST_BYTES, read_manifests
 from autoscaler.config.findings import PolicyError
 from autoscaler.config.policy.parse import PolicyBook, read_policies
-from autoscaler.config.preflight.facts import Answer, QueryFacts
+from autoscaler.config.preflight.facts import Answer, QueryFacts, Question
 from autoscaler.config.preflight.objects import Manifest, Manifests, NotChecked, PreflightFinding, found, read_object
 from autoscaler.config.preflight.run import PreflightOutcome, run
 from autoscaler.config.settings import KubeSettings, PrometheusSettings
@@ -27,6 +29,7 @@ from autoscaler.config.yaml import Document
 from autoscaler.ports import Unwritable
 
 MAX_QUESTIONS = 4000
+NOT_ASKED = Answer(error=f"not asked: more than {MAX_QUESTIONS} queries, of which half may be of one namespace")
 MAX_ROUNDS = 6  # a question may follow from an answer, but not without end
 MAX_ANSWER_BYTES = 24 << 20
 
@@ -118,15 +121,29 @@ async def check(
     until_s = asyncio.get_running_loop().time() + deadline_s
     async with PrometheusClient(prometheus, clock, max_answer_bytes=MAX_ANSWER_BYTES) as client:
         for _ in range(MAX_ROUNDS):
-            wanted = [each for each in facts.wanted if each not in facts.answers]
+            wanted = facts.wanted.keys() - facts.answers.keys()
             if not wanted:
                 break
-            room = max(0, MAX_QUESTIONS - len(facts.answers))
-            facts.answers |= dict.fromkeys(wanted[room:], Answer(error=f"not asked: more than {MAX_QUESTIONS} queries"))
-            facts.answers |= await answer_all(client, clock, wanted[:room], until_s)
-            facts.wanted.clear()
+            chosen = next_questions(facts)
+            facts.answers |= dict.fromkeys(wanted, NOT_ASKED)
+            facts.answers |= await answer_all(client, clock, chosen, until_s)
             outcome = run(objects, facts, book)
     return outcome
+
+
+def next_questions(facts: QueryFacts, most: int = MAX_QUESTIONS) -> list[Question]:
+    """Return what is asked next. Namespaces take turns, and none may ask more than half of all that are asked.
+
+    most: questions in all rounds.
+    """
+    asked = Counter(by for each, by in facts.wanted.items() if facts.answers.get(each, NOT_ASKED) is not NOT_ASKED)
+    chosen = []
+    for question in in_turns((each for each in facts.wanted if each not in facts.answers), facts.wanted.__getitem__):
+        by = facts.wanted[question]
+        if asked.total() < most and (not by or asked[by] < most // 2):
+            asked[by] += 1
+            chosen.append(question)
+    return chosen
 
 
 async def _cluster(

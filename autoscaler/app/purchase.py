@@ -10,7 +10,7 @@ from rich.console import Console
 from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.range.capacity_queries import read_exported_use
 from autoscaler.adapters.prometheus.range.reader import RangeReader
-from autoscaler.app.report import DEADLINE_S, reader_of
+from autoscaler.app.report_reading import DEADLINE_S, reader_of
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.demand.capacity import GpuHistory, capacity_of_exported, capacity_of_record
 from autoscaler.lab.report.progress_bar import ProgressBar

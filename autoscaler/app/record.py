@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 
@@ -38,8 +39,8 @@ class PolicyWatch:
 
     def __init__(self, writer: RecordWriter, clock: Clock, book: PolicyBook) -> None:
         self._writer, self._clock = writer, clock
-        self._texts = as_texts(book)
-        writer.loaded(PolicyLoad(self._texts, {}), clock.wall_s())
+        self._texts = writer.policies_before or as_texts(book)
+        self.loaded(book)
 
     def loaded(self, book: PolicyBook) -> None:
         before, self._texts = self._texts, as_texts(book)
@@ -70,7 +71,7 @@ def explain_at(folder: Path, at_s: float, namespace: str, name: str) -> int:
 
 
 def replay_at(folder: Path, at_s: float, workload: tuple[str, str] | None) -> int:
-    """Compute a tick again and print it, beside what was recorded. Returns 1 if they differ."""
+    """Compute a tick again and print it, compared with what was recorded. Returns 1 if they differ."""
     with Record(folder) as record:
         computed = record.compute(at_s)
         recorded = computed.recorded
@@ -78,7 +79,7 @@ def replay_at(folder: Path, at_s: float, workload: tuple[str, str] | None) -> in
         rows = [_find_row(recorded, name)] if name else range(len(recorded.workloads))
         lines = [
             f"tick {recorded.number} of {moment(recorded.at_s)}, recorded by version {computed.version}, computed "
-            f"again from {count(computed.computed, 'tick')}"
+            f"again from {count(computed.computed, 'tick')} by version {version('vllm-autoscaler')}"
         ]
         lines += _tell_gap(recorded, at_s)
         for row in rows:
@@ -132,7 +133,7 @@ def _tell_gap(tick: RecordedTick, at_s: float) -> list[str]:
     """Say that the tick is not the one that was asked for, but the last one before it."""
     if at_s - tick.at_s <= GAP_S:
         return []
-    return [f"no tick is recorded between {moment(tick.at_s)} and {moment(at_s)}: this is the last one before"]
+    return [f"no tick can be read between {moment(tick.at_s)} and {moment(at_s)}: this is the last one before"]
 
 
 def _tell_tick(tick: RecordedTick, row: int) -> list[str]:
@@ -163,7 +164,7 @@ def _tell_computed(computed: ComputedTick, row: int) -> list[str]:
 
 
 def _tell_context(record: Record, at_s: float, namespace: str, name: str) -> list[str]:
-    """Word the owners of a workload, and the policies that came into force, within a day before."""
+    """Word the owners of a workload, its policy, and the policies that came into force, within a day before."""
     owners = (
         "SELECT at_s, owner, count FROM owners JOIN workloads ON id = workload "
         "WHERE namespace = ? AND name = ? AND at_s BETWEEN ? AND ? ORDER BY tick"
@@ -171,8 +172,18 @@ def _tell_context(record: Record, at_s: float, namespace: str, name: str) -> lis
     policies = (
         "SELECT at_s, name, difference FROM policies WHERE difference != '' AND at_s BETWEEN ? AND ? ORDER BY tick"
     )
+    facts = (
+        "SELECT at_s, policy FROM facts JOIN workloads ON id = workload WHERE namespace = ? AND name = ? AND at_s <= ? "
+        "ORDER BY tick"
+    )
     since_s = at_s - LOOK_BACK_S
+    named = [row for _, row in record.query(facts, namespace, name, at_s)]
     lines = [
+        f"{moment(when)}  its policy is now {policy or 'none'}; before: {was or 'none'}"
+        for (_, was), (when, policy) in pairwise(named)
+        if policy != was and when >= since_s
+    ]
+    lines += [
         f"{moment(when)}  its count, {replicas}, " + (f"is held by {owner}" if owner else "is the daemon's again")
         for _, (when, owner, replicas) in record.query(owners, namespace, name, since_s, at_s)
     ]

@@ -13,6 +13,7 @@ from autoscaler.adapters.prometheus.range.team_labels import read_teams
 from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.ports import Unavailable
+from autoscaler.report.change_replay import ReplayInputs
 from autoscaler.report.columns import POLICY
 from autoscaler.report.diagnosis import count_hours, tell
 from autoscaler.report.gpu_use import USE_ESTIMATED, USE_OF_DAEMON, estimate_use, of_services
@@ -51,17 +52,23 @@ def with_gpus(
     step_s = choose_step_s(float(load.pods.sum() / max(load.shape[0], 1)), span_s)
     try:
         found = find_engines(reader, all_spellings(settings.metric_prefixes), span_s)
-        hours = count_hours(read_gpus(reader, found, span_s, step_s, progress), made.services, step_s)
+        left_out = dict[str, None]()
+        hours = count_hours(read_gpus(reader, found, span_s, step_s, progress, left_out), made.services, step_s)
+        notes += [f"what the GPUs did: {each}" for each in left_out]
         if hours.by_diagnosis.any():
             figures = made.entry(POLICY).outcome
-            made = replace(made, gpus=tell(hours, step_s, load, made.profiles, made.facts, made.spec, figures))
+            inputs = ReplayInputs(load, made.profiles, made.facts, made.spec, made.holds)
+            told = tell(hours, step_s, inputs, figures, made.doubts)
+            made = replace(made, gpus=told)
         else:
             notes.append("what the GPUs did is not known: DCGM shows none of the pods with an engine")
     except Unavailable as error:
         notes.append(f"what the GPUs did could not be read: {error}")
     use, source = tuple[GpuUseRow, ...](), USE_OF_DAEMON
     try:
-        use = of_services(read_own_use(reader, span_s), made.services, whole_namespaces)
+        unread = dict[str, None]()
+        use = of_services(read_own_use(reader, span_s, unread), made.services, whole_namespaces)
+        notes += [f"the GPU use that the daemon counted: {each}" for each in unread]
     except Unavailable as error:
         notes.append(f"the GPU use that the daemon counted could not be read: {error}")
     if not use:

@@ -22,7 +22,7 @@ from autoscaler.weights.budget import Limits
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Origin
 from autoscaler.weights.origins.https import Https
-from autoscaler.weights.origins.objects import Objects
+from autoscaler.weights.origins.object_store import Objects
 from autoscaler.weights.problems import WeightsCause, WeightsError, as_problem
 from autoscaler.weights.rate_limit import RateLimit
 from autoscaler.weights.store import PublishedModel, WeightStore

@@ -74,7 +74,7 @@ def demand(timezone: str, drafts: Path | None, json: Path | None, **given: Any) 
     def work() -> int:
         from autoscaler.app.demand import DemandOptions
         from autoscaler.app.demand import demand as app
-        from autoscaler.app.report import ReportOptions
+        from autoscaler.app.report_reading import ReportOptions
         from autoscaler.demand.capacity import BuyLimits
         from autoscaler.report.piece_cache import default_file
 

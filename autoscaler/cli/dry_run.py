@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from autoscaler.cli.options import (
     gateway_namespace_option,
     history_option,
     http_options,
+    is_given,
     policy_options,
     price_options,
     prometheus_options,
@@ -39,17 +41,25 @@ from autoscaler.cli.settings import daemon_settings
 @record_options
 @click.option("--period", type=DurationParam(), default="15s", show_default=True, help="Time between ticks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line per decision instead of the table.")
+@click.option(
+    "--gpus-per-replica",
+    type=click.FloatRange(0, 1024, min_open=True),
+    default=math.nan,
+    help="GPUs of a replica where no metric of DCGM exporter tells. Without it they are unknown there.",
+)
 @click.option("--once", is_flag=True, help="Decide once without history or a page, print the decision and exit.")
 @http_options("127.0.0.1")
-def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
+def dry_run(as_json: bool, once: bool, cluster: bool, gpus_per_replica: float, **given: Any) -> None:
     """Show what the daemon would do, from metrics alone. Changes nothing."""
     from autoscaler.app import dry_run as app
     from autoscaler.app.logging import configure_log
 
     if not given["prometheus"]:
         raise click.UsageError("--prometheus URL is missing: dry-run reads metrics from there")
+    if cluster and is_given("gpus_per_replica"):
+        raise click.UsageError("--gpus-per-replica has no effect with --cluster: templates of pods state their GPUs")
     if not cluster:
         refuse_unused(given, ("context", "target_kind", "node_group_max", "team_label", "quotas"), "without --cluster")
     settings = daemon_settings({**given, "mode": "dry-run", "cluster": cluster, "lease": False, "once": once})
     configure_log("console", "error")
-    run_to_end(app.dry_run(settings, as_json=as_json, once=once), endless=not once)
+    run_to_end(app.dry_run(settings, as_json=as_json, once=once, gpus_per_replica=gpus_per_replica), endless=not once)

@@ -156,10 +156,26 @@ gateway_namespace_option = click.option(
     help="Namespace whose gateways are believed about workloads of other namespaces, besides the usual gateway "
     "namespaces; * for all.",
 )
+
+
+def _refuse_two_prices(
+    ctx: click.Context, param: click.Parameter, prices: tuple[tuple[str, float], ...]
+) -> tuple[tuple[str, float], ...]:
+    """Return the prices, unless one device has two."""
+    stated = dict(prices)
+    for device, usd in prices:
+        if stated[device] != usd:
+            raise click.BadParameter(
+                f"{device} has two prices, {usd:g} and {stated[device]:g}; allowed: one", ctx, param
+            )
+    return prices
+
+
 price_option = click.option(
     "--price",
     type=PriceParam(),
     multiple=True,
+    callback=_refuse_two_prices,
     help="Price of an hour of a device; PRODUCT is any name of the whole device, such as NVIDIA-L4, nvidia-l4 or "
     "g6.xlarge. PRODUCT@spot, @on-demand or @reserved is the price on such nodes. Others have list prices of 2026.",
 )
@@ -204,7 +220,7 @@ cluster_options = options(
         help="Most nodes with a label that an autoscaler may create, such as cloud.google.com/gke-nodepool=l4:12, may "
         "be repeated; default: as Karpenter and cluster-autoscaler say, else today's nodes.",
     ),
-    team_label_option("Label of workloads, or of their pods, that names their team."),
+    team_label_option("Label of workloads, their pods or namespaces that names their team."),
     click.option(
         "--quotas",
         type=READABLE_FILE,

@@ -77,8 +77,8 @@ def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
         raise click.UsageError("give either --prometheus URL or --record DIR: report reads history from there")
     if given["record"] is not None:
         others = {"cache": cache, "no_cache": no_cache, **given}
-        without = ("cache", "no_cache", "step", "policy_for", "team", "team_label")
-        refuse_unused(others, without, "with --record")
+        refuse_unused(others, ("cache", "no_cache", "step", "policy_for"), "with --record")
+        refuse_unused(others, ("team_label",), "with --record: it has the teams of the label that its daemon was given")
         if not is_given("default_policy"):
             given["default_policy"] = ""  # each service by its own
     if cache is not None and no_cache:
@@ -87,8 +87,8 @@ def report(cache: Path | None, no_cache: bool, **given: Any) -> None:
         raise click.UsageError("--context has no effect without --cluster")
 
     def work() -> int:
-        from autoscaler.app.report import ReportOptions
         from autoscaler.app.report import report as app
+        from autoscaler.app.report_reading import ReportOptions
         from autoscaler.config.settings import KubeSettings
         from autoscaler.report.piece_cache import default_file
 

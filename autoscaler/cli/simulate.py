@@ -11,8 +11,8 @@ import click
 from click.core import ParameterSource
 
 from autoscaler.cli.experiment import YEAR_S, GreedyGroup, experiment_options, run_experiment, run_simulations
-from autoscaler.cli.options import refuse_unused
-from autoscaler.cli.param_types import OUT, READABLE_FILE, DurationParam, NumberParam, WholeNumber
+from autoscaler.cli.options import context_option, refuse_unused
+from autoscaler.cli.param_types import OUT, READABLE_FILE, DurationParam, NumberParam, WholeNumber, WorkloadName
 
 if TYPE_CHECKING:
     from autoscaler.lab.commands.options import ExperimentOptions
@@ -62,6 +62,14 @@ if TYPE_CHECKING:
     metavar="NAME|FILE",
     help="With --fewest-gpus: a further profile to compare, may be repeated.",
 )
+@click.option("--cluster", is_flag=True, help="Read the scaling rules of a workload from the cluster, too.")
+@click.option(
+    "--workload",
+    type=WorkloadName(),
+    metavar="NAMESPACE/NAME",
+    help="With --cluster: the workload whose rules are read.",
+)
+@context_option
 @experiment_options
 @click.pass_context
 def simulate(
@@ -74,6 +82,7 @@ def simulate(
     start: float | None,
     end: float | None,
     gpus: float | None,
+    workload: tuple[str, str] | None,
     **given: Any,
 ) -> None:
     """Replay a trace against simulated replicas and compare a policy with baselines and the lower bound."""
@@ -84,6 +93,10 @@ def simulate(
         return
     if not traces:
         raise click.UsageError("--trace FILE is missing")
+    if given["cluster"] != (workload is not None):
+        raise click.UsageError("--cluster and --workload NAMESPACE/NAME go together: they say whose rules are read")
+    if given["context"] and not given["cluster"]:
+        raise click.UsageError("--context has no effect without --cluster")
     interval = (start or 0.0, end or math.inf)
     if interval[0] >= interval[1]:
         from autoscaler.config.values import show_duration
@@ -92,7 +105,7 @@ def simulate(
         raise click.UsageError(f"--start is {started}; it must be before --end, {ended}")
 
     if fewest_gpus:
-        others = ("against", "tuned", "learn", "planned", "start_replicas", "html", "ray", "jobs")
+        others = ("cluster", "against", "tuned", "learn", "planned", "start_replicas", "html", "ray", "jobs")
         refuse_unused(given, others, "with --fewest-gpus")
         if gpus is not None:
             raise click.UsageError("--gpus has no effect with --fewest-gpus: that is what it finds")
@@ -104,7 +117,7 @@ def simulate(
 
         if fewest_gpus:
             return lab.fewest_gpus(replace(options, device_profiles=device_profile), traces, scale, interval)
-        return lab.simulate(options, traces, scale, interval)
+        return lab.simulate(options, traces, scale, interval, workload)
 
     run_experiment(given, work, gpus)
 
@@ -131,7 +144,7 @@ def fit(
         raise click.UsageError(f"--out {out}: the name of a profile's file must end in .json")
 
     def work() -> int:
-        from autoscaler.lab.commands import fit as lab
+        from autoscaler.lab.commands import simulate_fit as lab
 
         return lab.fit(recording, out, max_num_seqs, max_num_batched_tokens, gpus)
 

@@ -192,6 +192,7 @@ class Loop:
             outcomes=tuple(outcomes),
             leading=leading,
             late=duration_s > self._own_period_s(),
+            device_prices=self._prices.of_groups(fleet.groups.groups),
             memories=(before, self._memory) if parts.keeps_memories else None,
         )
 

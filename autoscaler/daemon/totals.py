@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
 
+from autoscaler.config.prices import shares_of
 from autoscaler.core import tally
 from autoscaler.core.explain.format import count
-from autoscaler.core.tally import Tally, TallyState
+from autoscaler.core.gpu_totals import GpuTotals
+from autoscaler.core.gpu_use import GpuState
+from autoscaler.core.table.columns import or_zero
+from autoscaler.core.tally import TallyState
 from autoscaler.ports import TickRecord
 
 HOUR_S = 3600.0
+SUMS = ("seconds", "gpu_h", "decided_gpu_h", "usd", "decided_usd", "changes", "breach_s")
 
 
 @dataclass(frozen=True)
@@ -21,8 +26,8 @@ class Total:
     """Sums over all workloads."""
 
     seconds: float = 0.0
-    gpu_h: float = 0.0  # of the replicas that there were
-    decided_gpu_h: float = 0.0  # of those that were decided
+    gpu_h: float = 0.0  # of GPUs that pods held, as the API counts them
+    decided_gpu_h: float = 0.0  # of the replicas that were decided
     usd: float = 0.0
     decided_usd: float = 0.0
     changes: int = 0
@@ -31,20 +36,10 @@ class Total:
     unpriced: int = 0  # of them, those without a price, at the last tick
     unknown_gpus: int = 0  # of them, those whose GPUs are not known, at the last tick
 
-    def plus(self, since: Tally, seconds: float, unpriced: int, unknown_gpus: int) -> Total:
-        """Add what happened between two ticks."""
-        return Total(
-            seconds=self.seconds + seconds,
-            gpu_h=self.gpu_h + float(since.gpu_s.sum()) / 3600,
-            decided_gpu_h=self.decided_gpu_h + float(since.decided_gpu_s.sum()) / 3600,
-            usd=self.usd + float(since.usd.sum()),
-            decided_usd=self.decided_usd + float(since.decided_usd.sum()),
-            changes=self.changes + int(since.changes.sum()),
-            breach_s=self.breach_s + float(since.breach_s.sum()),
-            workloads=max(self.workloads, len(since.seconds)),
-            unpriced=unpriced,
-            unknown_gpus=unknown_gpus,
-        )
+    def plus(self, later: Total) -> Total:
+        """Return the sums of both."""
+        sums = {name: getattr(self, name) + getattr(later, name) for name in SUMS}
+        return replace(later, workloads=max(self.workloads, later.workloads), **sums)
 
     def sentence(self, acts: bool) -> str:
         """Say the total. acts: the decisions are carried out, so that the replicas that there were follow them."""
@@ -72,25 +67,44 @@ class HourlyTotals:
         """say: takes a line. acts: the decisions are carried out."""
         self._say, self._acts = say, acts
         self._state: TallyState | None = None
+        self._use = GpuTotals[int]()
         self._hour, self._all = Total(), Total()
         self._hour_began_s: float | None = None
 
     def record(self, tick: TickRecord) -> None:
-        inp = tick.input
-        seconds = inp.now_s - self._state.inp.now_s if self._state is not None else 0.0
-        self._state, since = tally.advance(self._state, inp, tick.decision)
-        unpriced = int(np.isnan(inp.variants.cost).sum()) if inp.variants is not None else len(tick.policies)
-        unknown = int(np.isnan(inp.fleet.gpus_per_replica).sum())
-        seconds = seconds if seconds <= tally.LONGEST_S else 0.0
-        self._hour, self._all = (each.plus(since, seconds, unpriced, unknown) for each in (self._hour, self._all))
+        since = self._since(tick)
+        self._hour, self._all = self._hour.plus(since), self._all.plus(since)
+        now_s = tick.input.now_s
         if self._hour_began_s is None:
-            self._hour_began_s = inp.now_s
-        if inp.now_s - self._hour_began_s >= HOUR_S:
+            self._hour_began_s = now_s
+        if now_s - self._hour_began_s >= HOUR_S:
             self._say(f"{_clock(tick.wall_s)}  the last hour: {self._hour.sentence(self._acts)}")
-            self._hour, self._hour_began_s = Total(), inp.now_s
+            self._hour, self._hour_began_s = Total(), now_s
+
+    def _since(self, tick: TickRecord) -> Total:
+        """Return what happened since the tick before."""
+        inp, decided = tick.input, tick.decision.replicas
+        self._state, served = tally.advance(self._state, inp, tick.decision)
+        before_s = self._use.seconds
+        shares = shares_of(inp.fleet.groups.groups)
+        self._use.add(tick.use, shares, 0, lambda row, _: row, tick.device_prices)
+        seconds, held, gpus = self._use.seconds - before_s, self._use.since, self._use.gpus
+        cost = inp.variants.cost if inp.variants is not None else np.full(len(decided), np.nan)
+        return Total(
+            seconds=seconds,
+            gpu_h=float(held.gpu_s[: GpuState.ORDERED].sum()) / 3600,
+            decided_gpu_h=float((decided * or_zero(gpus)).sum()) * seconds / 3600,
+            usd=float(held.usd.sum()),
+            decided_usd=float((decided * or_zero(cost)).sum()) * seconds / 3600,
+            changes=int(served.changes.sum()),
+            breach_s=float(served.breach_s.sum()),
+            workloads=len(decided),
+            unpriced=int((np.isnan(cost) | (held.unpriced_s > 0)).sum()),
+            unknown_gpus=int((np.isnan(gpus) | (held.unsized_s > 0)).sum()),
+        )
 
     def failed(self, wall_s: float, error: BaseException) -> None:
-        """A failed tick decides nothing. The time until the next one counts for the counts of the last one."""
+        """A failed tick decides nothing. The time since the tick before it counts for the GPUs of the next one."""
 
     def say_last(self) -> None:
         """Say the total of the run, unless it ended before its second tick."""

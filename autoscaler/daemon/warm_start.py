@@ -133,6 +133,7 @@ def arrange(recent: RecentReadings, fleet: Fleet) -> Past:
         paused=fleet.paused[rows],
         other_owner=tuple(fleet.other_owner[row] for row in rows.tolist()),
         foreign=None,
+        held=None,
         gpus_per_replica=fleet.gpus_per_replica[rows],
         pool=np.full(len(rows), -1, dtype=np.int64),  # the free GPUs, quotas and holds of that time are not known
         obstacles=Obstacles.none(len(rows)),
