@@ -36,7 +36,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.kubernetes.api import device_objects, objects
+from autoscaler.adapters.kubernetes.api import device_objects, node_objects, pod_objects
 from autoscaler.adapters.kubernetes.api.decode import decode
 from autoscaler.adapters.kubernetes.inventory.devices.store import DeviceStore
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
@@ -57,7 +57,7 @@ PARTS = 3  # slices of a node
 TARGETS = 500
 TARGET_EVENT_S = 0.001
 TARGET_RSS_MIB = 150.0
-POD, NODE = msgspec.json.Decoder(objects.PodObject), msgspec.json.Decoder(objects.NodeObject)
+POD, NODE = msgspec.json.Decoder(pod_objects.PodObject), msgspec.json.Decoder(node_objects.NodeObject)
 SLICE, CLAIM = msgspec.json.Decoder(device_objects.ResourceSlice), msgspec.json.Decoder(device_objects.ResourceClaim)
 CLASS, TEMPLATE = (
     msgspec.json.Decoder(device_objects.DeviceClass),
@@ -247,7 +247,7 @@ def main() -> int:  # noqa: PLR0915
         pod_store.set_target((f"team-{number % 20}", f"uid-{number}"), number)
     for number in range(given.pods):
         pod_store.put(decode(POD, pod(number, given.nodes, 0, with_claims)))
-    templates = msgspec.json.Decoder(objects.PodSpec)
+    templates = msgspec.json.Decoder(pod_objects.PodSpec)
     facts = [read_template(templates.decode(json.dumps(spec(number, with_claims)))) for number in range(TARGETS)]
     workloads = [(f"team-{number % 20}", each) for number, each in enumerate(facts)]
     ids = np.arange(TARGETS)
@@ -257,7 +257,7 @@ def main() -> int:  # noqa: PLR0915
         return lay_out_pools(devices.add_to(store.nodes), settled)
 
     def count(layout: Layout) -> Usage:
-        held = devices.add_held(pod_store.held(), pod_store.target_of, pod_store.holdings.priority)
+        held = devices.add_held(pod_store.held(), pod_store.holder_of, pod_store.holdings.priority)
         return count_usage(layout, held, ids)
 
     known = tuple(

@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import node_objects, objects
 from autoscaler.adapters.kubernetes.api.decode import decode
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.adapters.kubernetes.quotas.columns import Applicant
@@ -36,7 +36,7 @@ from bench.micro.result import show
 GPU = "nvidia.com/gpu"
 COHORTS, FLAVORS = 20, 4
 TARGET_EVENT_S = 0.001
-RESOURCE_QUOTA, UNTYPED = msgspec.json.Decoder(objects.ResourceQuota), msgspec.json.Decoder(objects.Untyped)
+RESOURCE_QUOTA, UNTYPED = msgspec.json.Decoder(node_objects.ResourceQuota), msgspec.json.Decoder(objects.Untyped)
 
 
 def resource_quota(number: int, used: int) -> bytes:

@@ -46,6 +46,7 @@ from autoscaler.sim.demo.serve import SimulatedFleet
 from bench.micro.result import machine, show
 
 BLOCK = 4  # ticks of a minute
+FIRST = 40  # ticks of the demo that are left out: its services start
 WEEK_TICKS = 7 * 86_400 / DEMO_PERIOD_S
 SENTENCE = "Scales up from 2 to 3: the planner recommends 3 for a load of 1.4 busy replicas, held for 592 s. " * 2
 
@@ -216,7 +217,9 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=600.0)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    inputs = asyncio.run(run_demo(given.ticks, given.speed))[40:]
+    if given.ticks < given.written + FIRST:
+        parser.error(f"--ticks is {given.ticks}; allowed: at least {FIRST} more than --written, {given.written}")
+    inputs = asyncio.run(run_demo(given.ticks, given.speed))[FIRST:]
     copies = max(round(given.services / len(inputs[0].fleet.workloads)), 1)
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / "record"

@@ -1,6 +1,8 @@
 """Measure a report over services x days: CPU time, memory and queries, without the server's own time.
 
-    python bench/micro/report.py [--services 200] [--days 14] [--step 180] [--json]
+    python bench/micro/report.py [--services 200] [--days 14] [--step 180] [--rules] [--json]
+
+With `--rules` each service has a ScaledObject, half of them by the queue and half by the quantile of a latency.
 
 A stand-in answers range queries with a generated history, in the format of Prometheus' API, from a process of its own.
 It exists because filling a real server with 14 days of 600 pods takes an hour. The small histories of the tests are in
@@ -14,8 +16,10 @@ import json
 import multiprocessing
 import resource
 import sys
+import tempfile
 import time
 import urllib.parse
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -25,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from rich.console import Console
 
-from autoscaler.app.report import ReportOptions, make_report
+from autoscaler.app.report import make_report
+from autoscaler.app.report_reading import ReportOptions
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.report.document import to_json
 from autoscaler.report.verdict import judge, sentence
@@ -118,30 +123,67 @@ def _pairs(times: np.ndarray, values: np.ndarray) -> list[list[object]]:
     return [[at_s, f"{value:.6g}"] for at_s, value in zip(times.tolist(), values.tolist(), strict=True)]
 
 
-def serve(services: int, port: multiprocessing.Queue[int]) -> None:
-    StandIn.services = services
-    server = ThreadingHTTPServer(("127.0.0.1", 0), StandIn)
+def serve(stand_in: type[StandIn], services: int, port: multiprocessing.Queue[int]) -> None:
+    stand_in.services = services
+    server = ThreadingHTTPServer(("127.0.0.1", 0), stand_in)
     port.put(server.server_address[1])
     server.serve_forever()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+RULE = """\
+kind: ScaledObject
+metadata: {{name: rule-{number}, namespace: team-{team}}}
+spec:
+  scaleTargetRef: {{name: service-{number}}}
+  minReplicaCount: 1
+  maxReplicaCount: 10
+  triggers: [{{type: prometheus, metadata: {{query: '{query}', threshold: "{threshold}"}}}}]
+"""
+QUEUE = 'sum(vllm:num_requests_waiting{model_name="m"})'
+LATENCY = 'histogram_quantile(0.95, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket{model_name="m"}[2m])))'
+
+
+def rules_of(services: int) -> str:
+    """Return a scaling rule for each service."""
+    kinds = ((QUEUE, 5), (LATENCY, 2))
+    texts = [
+        RULE.format(number=number, team=number % 20, query=kinds[number % 2][0], threshold=kinds[number % 2][1])
+        for number in range(services)
+    ]
+    return "---\n".join(texts)
+
+
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the size of the history."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--services", type=int, default=200)
     parser.add_argument("--days", type=float, default=14)
     parser.add_argument("--step", type=float, help="Seconds; default: as the command chooses.")
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
-    options = parser.parse_args()
+    return parser
+
+
+def start_server(options: argparse.Namespace, stand_in: type[StandIn]) -> tuple[multiprocessing.Process, ReportOptions]:
+    """Start a process that answers, and return it with what is asked of it."""
     port: multiprocessing.Queue[int] = multiprocessing.Queue()
-    process = multiprocessing.Process(target=serve, args=(options.services, port), daemon=True)
+    process = multiprocessing.Process(target=serve, args=(stand_in, options.services, port), daemon=True)
     process.start()
     settings = PrometheusSettings(url=f"http://127.0.0.1:{port.get()}", timeout_s=60)
-    began_s, cpu_s = time.monotonic(), time.process_time()
-    made = make_report(
-        ReportOptions(settings, options.days * DAY_S, (), "interactive", (), {}, options.step, None, None, None, None),
-        Console(stderr=True),
-    )
-    computed_s, whole_s = time.process_time() - cpu_s, time.monotonic() - began_s
+    asked = ReportOptions(settings, options.days * DAY_S, (), "interactive", (), {}, options.step, None, None, None)
+    return process, asked
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--rules", action="store_true", help="Evaluate a scaling rule of each service, too.")
+    options = parser.parse_args()
+    process, asked = start_server(options, StandIn)
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(rules_of(options.services))
+        file.flush()
+        began_s, cpu_s = time.monotonic(), time.process_time()
+        made = make_report(replace(asked, against=(Path(file.name),) * options.rules), Console(stderr=True))
+        computed_s, whole_s = time.process_time() - cpu_s, time.monotonic() - began_s
     document = to_json(made)
     process.terminate()
     memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -151,10 +193,12 @@ def main() -> None:
             "services": options.services,
             "days": options.days,
             "step_s": made.step_s,
+            "rules": options.rules,
             "cpu_s": round(computed_s, 2),
             "wall_s": round(whole_s, 2),
             "peak_mib": round(memory_mib),
             "document_kib": round(len(document) / 1024),
+            "rules_gpu_hours": round(float(made.entries[-1].outcome.gpu_hours.sum())) if options.rules else None,
             "verdict": sentence(judge(made)),
         },
         options.json,

@@ -19,11 +19,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from autoscaler.lab.replay.case import Case, Goal, Trace, View
 from autoscaler.lab.replay.inputs.trace_file import load
-from autoscaler.lab.replay.inputs.transform import clip, generate, truncate
+from autoscaler.lab.replay.inputs.transform import clip, truncate
 from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import compute_score
 from autoscaler.sim.engine.profiles import find_profile
 from autoscaler.sim.engine.traffic import DAY_S, Lengths, Shape
+from tests.lab.replay.synthetic import generate
 
 OFFICE_DAY = (0.5, 0.4, 0.35, 0.3, 0.3, 0.35, 0.5, 0.7, 1.0, 1.3, 1.5, 1.6, 1.5, 1.5, 1.6, 1.6, 1.5, 1.4, 1.3) + (
     1.0,

@@ -1,4 +1,4 @@
-"""Measure `weights pull` beside the best single tools, and agents that share models: over loopback, in one run.
+"""Measure `weights pull` compared with the best single tools, and agents that share models: over loopback, in one run.
 
     python bench/micro/weights.py [--bytes 4e9] [--shards 8] [--rounds 3] [--load] [--folder DIRECTORY] [--json]
     python bench/micro/weights.py --store [the same]

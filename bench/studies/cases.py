@@ -14,6 +14,7 @@ from autoscaler.lab.replay.case import Case, Trace
 from autoscaler.lab.replay.inputs import trace_file, transform
 from autoscaler.lab.replay.request_cost import request_work_s
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
+from tests.lab.replay import synthetic
 
 CLOSE = 1.15  # accepted ratio of the mean count to the size
 
@@ -23,7 +24,7 @@ def generate_traces() -> list[list[Trace]]:
     lengths = Lengths(600, 0.8, 4000), Lengths(120, 0.8, 1000)
     ramp = Shape(2.0, *lengths, day=(1.0, 7.0) + (1.0,) * 22)
     burst = Shape(1.5, *lengths, bursts=(Bursts(6.0, 90.0, 0.6, 5.0),))
-    return [[transform.generate(name, shape, 1800.0, seed=11)] for name, shape in (("ramp", ramp), ("bursts", burst))]
+    return [[synthetic.generate(name, shape, 1800.0, seed=11)] for name, shape in (("ramp", ramp), ("bursts", burst))]
 
 
 def load_traces(folder: Path) -> Iterator[list[Trace]]:

@@ -45,10 +45,10 @@ from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.config.policy.schema import Policy, Prewarm
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.compare.experiment import goal_from_policy
-from autoscaler.lab.replay.case import Case, RunOutcome, Trace
+from autoscaler.lab.replay.case import TRACE_START_S, Case, RunOutcome, Trace
 from autoscaler.lab.replay.engine.gpu_pool import GpuPool
 from autoscaler.lab.replay.inputs import trace_file, transform
-from autoscaler.lab.replay.policy_scaler import WALL_S, PolicyFleetScaler
+from autoscaler.lab.replay.policy_scaler import PolicyFleetScaler
 from autoscaler.lab.replay.request_cost import request_work_s
 from autoscaler.lab.replay.run import run_fleet
 from autoscaler.lab.replay.score import compute_score
@@ -58,6 +58,7 @@ from autoscaler.sim.engine.traffic import Lengths, Shape
 from bench.studies.cases import scale_to_size
 from bench.studies.results import Cases, print_results
 from bench.studies.shapes import generate
+from tests.lab.replay import synthetic
 
 TRACES = ("azure2024_code_week", "servegen_m-large_14d")
 PROFILE = "70b-4xh100"
@@ -86,7 +87,7 @@ def load(folder: Path | None) -> list[Trace]:
     if folder is None:
         day = (1.0,) * 7 + (4.0, 6.0, 8.0, 8.0, 6.0, 6.0, 8.0, 8.0, 6.0, 4.0) + (2.0,) * 7
         shape = Shape(1.0, Lengths(600, 0.8, 4000), Lengths(120, 0.8, 1000), day=day)
-        return [transform.generate("days", shape, 3 * DAY_S, seed=11)]
+        return [synthetic.generate("days", shape, 3 * DAY_S, seed=11)]
     files = [file for name in TRACES for file in sorted(folder.glob(f"{name}_requests.csv*"))]
     if not files:
         raise ValueError(f"{folder}: no trace {' or '.join(TRACES)}")
@@ -138,7 +139,7 @@ def with_windows(policy: Policy, load: Sequence[float], mean_replicas: float) ->
     for hour, replicas in enumerate(np.array(load) / np.mean(load) * mean_replicas):
         if not replicas:
             continue
-        begin, end = (datetime.fromtimestamp(WALL_S + each * HOUR_S, UTC) for each in (hour, hour + 1))
+        begin, end = (datetime.fromtimestamp(TRACE_START_S + each * HOUR_S, UTC) for each in (hour, hour + 1))
         stated = {"from": f"{begin.minute} {begin.hour} * * *", "until": f"{end.minute} {end.hour} * * *"}
         count = max(math.ceil(replicas), 1)
         windows.append(Prewarm.model_validate(stated | {"replicas": count, "lead": "auto"}))

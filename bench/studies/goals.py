@@ -48,7 +48,7 @@ def lowest(results: Sequence[Result], who: str, what: str) -> float:
 
 
 def ratio_to(results: Sequence[Result], who: str, what: str) -> float:
-    """Return the GPU-hours of ours beside those of another."""
+    """Return the GPU-hours of ours compared with those of another."""
     return mean_of(results, OURS, what) / max(mean_of(results, who, what), 1e-9)
 
 
@@ -71,7 +71,7 @@ def options(
 ) -> argparse.ArgumentParser:
     """Return a parser with the options that all such studies have.
 
-    beside: what may run beside the shipped policy. at_first: what of it runs by default.
+    beside: what may run in addition to the shipped policy. at_first: what of it runs by default.
     """
     parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument(
@@ -83,7 +83,7 @@ def options(
         choices=("none", *beside),
         default=[*at_first],
         metavar="NAME",
-        help="what runs beside the shipped policy, or none",
+        help="what runs in addition to the shipped policy, or none",
     )
     parser.add_argument("--profile", default="8b-h100-3g", help="profile of a replica")
     parser.add_argument("--out", type=Path, help="file of results, which is continued")
@@ -126,7 +126,7 @@ def mean_column(what: str, style: str, who: str = OURS) -> Column:
 
 
 def ratio_column(who: str, what: str) -> Column:
-    """Return the column of the GPU-hours of ours beside those of another; empty where a run has none."""
+    """Return the column of the GPU-hours of ours compared with those of another; empty where a run has none."""
     return lambda _, results: f"{ratio_to(results, who, what):.2f}" if what in results[0].get(who, {}) else ""
 
 

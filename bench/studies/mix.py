@@ -99,7 +99,7 @@ def measure(trace: Trace, given: argparse.Namespace, size: float, seed: int) -> 
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """Return the table as Markdown: attainment and cost of each way, and the cost of the mix beside the cheaper one."""
+    """Return the table as Markdown: attainment and cost of each way, and of the mix compared with the cheaper one."""
     ways = {"full": "full GPUs alone", "slices": "slices alone", "mixed": "both"}
     titles = ["trace", "length", "mean of the bound", "seed", *ways.values(), "both / cheaper"]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]

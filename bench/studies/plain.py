@@ -61,11 +61,11 @@ SEEDED_H, SEEDED_REQUESTS = 24.0, 8e6  # a longer or larger run takes over a min
 QUICK_H = 48.0
 KEPT = ROOT / "bench" / "results" / "plain.jsonl"
 
-MOST_RATIO = {"step": 1.35, "season": 1.5}  # most GPU-hours beside the least constant count; else:
+MOST_RATIO = {"step": 1.35, "season": 1.5}  # most GPU-hours compared with the least constant count; else:
 MOST_RATIO_ELSE = 1.05
 MOST_LATER_RATIO = {"office": 0.75, "week": 0.75, "sine": 0.75}  # from the second period on, above one replica
 FLAPS_PER_DAY = 1.0
-RIVAL_RATIO = 1.03  # most GPU-hours beside a rival that meets the goal
+RIVAL_RATIO = 1.03  # most GPU-hours compared with a rival that meets the goal
 UNFORESEEN = ("days", "office", "week", "season", "bursts", "sparse")  # the first surge counts for no goal
 
 

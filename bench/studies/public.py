@@ -45,7 +45,7 @@ from bench.studies.judged import CONSTANT, HOUR_S, OURS, PLAN, RIVALS, ROOT, Run
 
 COLD_STARTS_S = (60.0, 240.0)
 KEPT = ROOT / "bench" / "results" / "public.jsonl"
-MOST_PLAN_RATIO = 1.10  # most GPU-hours beside the offline plan, from the second hour on
+MOST_PLAN_RATIO = 1.10  # most GPU-hours compared with the offline plan, from the second hour on
 MOST_FLAPS = 0.5  # as a share of those of the HPA
 
 

@@ -39,7 +39,7 @@ def kept_rows() -> Iterator[tuple[str, Sequence[Result]]]:
 
 
 def row_of_dots(results: Sequence[Result]) -> dict[str, Dot]:
-    """Return GPU-hours beside those of the least constant count, by who decides."""
+    """Return GPU-hours compared with those of the least constant count, by who decides."""
     reachable = min(LEAST_ATTAINMENT, lowest(results, CONSTANT, "attainment"))
     dots_by_name = {}
     for name in (OURS, *RIVALS):
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unit = (
         "GPU-hours / those of the least constant count that keeps the goal, found in hindsight; hollow: misses the goal"
     )
-    print(json.dumps(rows) if given.json else standalone(dots("GPU-hours beside a constant count", rows, unit)), end="")
+    print(json.dumps(rows) if given.json else standalone(dots("GPU-hours by a constant count", rows, unit)), end="")
     return 0
 
 

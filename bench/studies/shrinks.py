@@ -28,7 +28,6 @@ from autoscaler.core.stabilize import carry
 from autoscaler.lab.compare.experiment import goal_from_policy
 from autoscaler.lab.replay.case import Case
 from autoscaler.lab.replay.check import CHOICES
-from autoscaler.lab.replay.inputs import transform
 from autoscaler.lab.replay.policy_scaler import PolicyFleetScaler
 from autoscaler.lab.replay.run import run_fleet
 from autoscaler.lab.replay.score import compute_score
@@ -36,6 +35,7 @@ from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 from bench.studies.ablation import switched_off
 from bench.studies.results import Cases, print_results
+from tests.lab.replay import synthetic
 
 SHAPE = Shape(3.0, Lengths(900, 0.9, 6000), Lengths(900, 1.0, 8000), bursts=(Bursts(3.0, 300.0, 0.6, 3.0),))
 """Three requests per second, three bursts per hour of about five minutes; the median answer takes some 20 s."""
@@ -58,7 +58,7 @@ def prepare(given: argparse.Namespace, router: str, grace_s: float, fleet: int) 
     cases = []
     for service in range(given.services):
         seed = fleet * given.services + service
-        trace = transform.generate(f"service-{service}", SHAPE, given.hours * 3600, seed)
+        trace = synthetic.generate(f"service-{service}", SHAPE, given.hours * 3600, seed)
         case = Case(
             trace,
             replica_spec.profile,

@@ -1,4 +1,4 @@
-"""Judge what one surge costs, and the first surge of a young service: the shipped policy beside the HPA and KEDA.
+"""Judge what a surge costs, and the first surge of a young service: the shipped policy compared with the HPA and KEDA.
 
 Requests arrive at random, as in `plain.py`. A level or a hill begins after an hour, with a fleet that serves until
 then. Its surge is judged in the half hour that begins ten minutes before it, and the fleet half an hour after queue and
@@ -44,10 +44,10 @@ PROFILE = "8b-h100-3g"
 HPA, KEDA = "hpa-inflight", "keda-queue"
 SMALL_STEPS = "ours, no least step in pods"
 SURGES = ("level-3", "level-10", "hill-3", "hill-10")
-BASE_PER_S = {1: 6.0, 4: 24.0, 30: 240.0}  # requests per second before a surge: so many replicas serve them
+BASE_PER_S = {1: 6.0, 4: 24.0, 30: 240.0}  # by replicas that serve before a surge: requests per second
 BURST_PER_S = 12.0  # requests per second of a burst, for each replica that a young service begins with
 BEGINS_S, HILL_ENDS_S = HOUR_S, 1.5 * HOUR_S
-BEFORE_S, WINDOW_S = 600.0, 1800.0  # the half hour of the surge begins so long before it
+BEFORE_S, WINDOW_S = 600.0, 1800.0  # the half hour of the surge begins this long before it
 SETTLED_S = 1800.0  # the fleet has this time after the queue
 LATE_SHARE, CALM_BINS, BIN_S = 0.01, 6, 10.0  # the queue is gone once a minute has fewer late requests
 MOST_OVER_LEAST, MOST_BELOW_POINTS, MOST_OF_HPA = 1.2, 0.05, 0.5
@@ -181,7 +181,7 @@ def judge_surge(results: Sequence[Result]) -> list[Judgement]:
     return [
         Judgement.at_most("fleet after", settled, MOST_OVER_LEAST),
         Judgement.at_least("attainment after", lowest(results, OURS, "attainment_after"), LEAST_ATTAINMENT),
-        Judgement.at_most("cost beside the HPA", ratio_to(results, HPA, "gpu_hours"), 1.0),
+        Judgement.at_most("cost against the HPA", ratio_to(results, HPA, "gpu_hours"), 1.0),
         Judgement.at_least("attainment in the surge", lowest(results, OURS, "surge_attainment"), bound),
         Judgement.at_most("cost of the surge", ratio_to(results, HPA, "surge_gpu_hours"), MOST_OF_HPA),
     ]
@@ -192,8 +192,8 @@ def judge_burst(results: Sequence[Result]) -> list[Judgement]:
     judged = []
     for name, short in ((HPA, "HPA"), (KEDA, "KEDA")):
         ours, its = lowest(results, OURS), lowest(results, name)
-        judged.append(Judgement.at_least(f"attainment beside {short}", ours, its))
-        judged.append(Judgement.at_most(f"cost beside {short}", ratio_to(results, name, "gpu_hours"), 1.0))
+        judged.append(Judgement.at_least(f"attainment against {short}", ours, its))
+        judged.append(Judgement.at_most(f"cost against {short}", ratio_to(results, name, "gpu_hours"), 1.0))
     return judged
 
 

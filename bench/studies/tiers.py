@@ -41,6 +41,7 @@ from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 from bench.studies.cases import clip_window, load_traces, scale_to_size
 from bench.studies.results import Cases, print_results
+from tests.lab.replay import synthetic
 
 COUNTED_FROM_S = 3600.0  # every service begins with one replica and has this time to ask for its share
 MOST_REQUESTS = 2_000_000
@@ -72,7 +73,7 @@ TIERS = (
 def load(folder: Path | None, hours: float) -> list[Trace]:
     """Return the trace of each tier. Raises ValueError if the folder lacks one."""
     if folder is None:
-        return [transform.generate(each.policy, each.generated, hours * 3600, seed=11) for each in TIERS]
+        return [synthetic.generate(each.policy, each.generated, hours * 3600, seed=11) for each in TIERS]
     found = {models[0].name: models[0] for models in load_traces(folder)}
     if missing := [each.trace for each in TIERS if each.trace not in found]:
         raise ValueError(f"{folder}: no trace {', '.join(missing)}")

@@ -26,7 +26,7 @@ from bench.studies.shapes import HOUR_S, SHAPES, generate
 Figures = dict[str, dict[str, dict[str, Any]]]
 SHAPES_H = {"season": 8.0, "flat": 6.0, "bursts": 6.0}
 MOST_RATIO = {"season": 1.5, "flat": 1.3, "bursts": 1.05, "ramp": 1.73, "trace-bursts": 2.07}
-"""Most GPU-hours beside the least constant count. The goals are 1.5 for `season`, 1.35 for half an hour, else 1.05."""
+"""Most GPU-hours by the least constant count. The goals are 1.5 for `season`, 1.35 for half an hour, else 1.05."""
 LEAST_ATTAINMENT = 0.99
 
 

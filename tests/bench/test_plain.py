@@ -134,4 +134,4 @@ def test_seeds_are_few_where_runs_are_long() -> None:
 @pytest.mark.parametrize("study", [plain, public])
 def test_documented_table_matches_the_kept_results(study: Any, capsys: pytest.CaptureFixture[str]) -> None:
     study.main(["--kept"])
-    assert capsys.readouterr().out.strip() in (ROOT / "docs" / "explanation" / "benchmark.md").read_text()
+    assert capsys.readouterr().out.strip() in (ROOT / "bench" / "results" / "README.md").read_text()

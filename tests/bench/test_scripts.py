@@ -24,6 +24,7 @@ SMALLEST: dict[str, list[object]] = {
         *["--morning-hours", 1.02],  # and from 9 h on
     ],
     "demand": ["--traces", TRACE_FOLDER],
+    "demand_cost": ["--services", 2, "--days", 1],
     "intervals": ["recording", "--shapes", "step", "--cold-starts", 60, "--hours", 0.2],
     "inventory": ["--nodes", 4, "--pods", 30, "--events", 20],
     "keda": ["--workloads", 2, "--rounds", 1, "--seconds", 0.01],
@@ -42,7 +43,7 @@ SMALLEST: dict[str, list[object]] = {
     "preflight": ["--workloads", 2],
     "quotas": ["--workloads", 20, "--quotas", 2, "--events", 20],
     "record": ["--ticks", 120, "--written", 8, "--services", 6],
-    "report": ["--services", 2, "--days", 1],
+    "report": ["--services", 2, "--days", 1, "--rules"],
     "scrape": ["--pods", 8, "--rounds", 1],
     "shrinks": ["--services", 2, "--hours", 0.2, "--shrinks", 0],
     "savings": [],
