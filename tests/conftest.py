@@ -8,6 +8,9 @@ from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from tests.harness import process
 from tests.harness.process import in_ci
@@ -25,7 +28,12 @@ def pytest_configure() -> None:
     """Set no event loop. Otherwise Python 3.11 creates one for pytest-asyncio that is never closed.
 
     No garbage is collected while the tests are, which takes a third less time: nearly all that is created then stays.
+    Among more workers than cores and one, that which computes leaves the cores to those that wait for servers, so that
+    these end first and in time.
     """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw0" and workers > 1 + (os.cpu_count() or 1):
+        os.nice(5)
     asyncio.set_event_loop(None)
     gc.disable()
 
@@ -37,13 +45,28 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files of slow tests first: a worker that began one last would go on while all others are done."""
-    tests, slow = Counter(item.path for item in items), Counter(item.path for item in items if is_slow(item))
-    items.sort(key=lambda item: (-slow[item.path] / tests[item.path], item.path))
+    """Put files that wait for servers first, quick ones in the middle, and those that compute last."""
+    waits, computes = (
+        Counter(item.path for item in items if item.get_closest_marker(tier)) for tier in ("integration", "slow")
+    )
+    items.sort(key=lambda item: (-waits[item.path], computes[item.path], item.path))
 
 
-def is_slow(item: pytest.Item) -> bool:
-    return any(item.get_closest_marker(tier) for tier in ("slow", "integration"))
+class FromBothEnds(LoadFileScheduling):
+    """Gives the first worker files that compute, and the others files that wait for servers, until all meet.
+
+    So no core is idle while servers start and conditions are awaited, and the last files are quick ones.
+    """
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if node.gateway.id == "gw0":
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FromBothEnds | None:
+    return FromBothEnds(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -81,12 +104,14 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """In CI, count a whole file that skips itself as failed: its tests' markers are not known by then.
 
-    Every other worker collects from the last file to the first. In a new checkout it thus finds half of the files
-    compiled, and compiles the other half for its neighbour. Sorting restores the order.
+    Each worker begins with another folder. In a new checkout it thus finds most files compiled, and compiles the
+    others for its neighbours. Sorting restores the order.
     """
     report = yield
     if in_ci() and report.skipped:
         report.outcome, report.longrepr = "failed", f"a test file may not be skipped in CI: {report.longrepr}"
-    if isinstance(collector, pytest.Directory) and os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579":
-        report.result.reverse()
+    if isinstance(collector, pytest.Directory):
+        workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        first = len(report.result) * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) // workers
+        report.result = report.result[first:] + report.result[:first]
     return report

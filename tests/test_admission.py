@@ -6,7 +6,7 @@ Each request is sent to a real API server with a token of the account, under the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -75,9 +75,10 @@ def stateful(name: str, annotations: Mapping[str, str] = MANAGED) -> dict[str, A
     return {**body, "kind": "StatefulSet", "spec": {**body["spec"], "serviceName": "s"}}
 
 
-@pytest_asyncio.fixture
-async def site(kube_api: KubeApi, namespace: str) -> Site:
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def site(shared_kube_api: KubeApi) -> AsyncIterator[Site]:
     """The daemon of direct mode with all further rights, and a workload of a tenant, of Kubernetes and of our own."""
+    kube_api, namespace = shared_kube_api, await shared_kube_api.namespace()
     await kube_api.install_crds()
     await kube_api.install_crds(*CRDS)
     await kube_api.apply(
@@ -101,9 +102,14 @@ async def site(kube_api: KubeApi, namespace: str) -> Site:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod", **labels}, "spec": spec}
     await kube_api.apply(pod, namespace=namespace)
     site = Site(kube_api, await kube_api.service_account(OURS, OURS), namespace)
+    await in_force(site)
+    yield site
+    await kube_api.remove_crds(*CRDS)
+
+
+async def in_force(site: Site) -> None:
     for why, request in FIRST.items():
         await eventually(lambda why=why, request=request: site.is_refused(why, *request), f"in force: {why}")
-    return site
 
 
 def scale(namespace: str, kind: str = "deployments", name: str = "target") -> tuple[str, str, Any]:
@@ -306,6 +312,7 @@ async def test_named_system_namespace_may_be_scaled(site: Site) -> None:
     await eventually(is_allowed, "the policy is in force")
     assert await site.is_refused("scales nothing", *scale("vllm-autoscaler"))
     await site.api.apply(scale_policy())
+    await in_force(site)
 
 
 async def test_namespaces_opt_in_when_the_policy_names_a_label(site: Site) -> None:
@@ -324,4 +331,38 @@ async def test_namespaces_opt_in_when_the_policy_names_a_label(site: Site) -> No
         return not await is_refused_with("enabled")
 
     await eventually(is_allowed, "the API server knows the label")
+    await is_refused_with("disabled")
     await site.api.apply(scale_policy())
+
+    async def is_back() -> bool:
+        return not await site.is_refused("", *scale("@"))
+
+    await eventually(is_back, "the policy that ships is in force")
+
+
+async def test_counts_can_be_changed_when_the_policies_were_reinstalled(site: Site) -> None:
+    """An API server reads the parameters of a policy no more after their last binding was away for a second.
+
+    Without one it would refuse counts of every namespace that is new since, of our account and of all others.
+    """
+    group = "admissionregistration.k8s.io/v1"
+    names = "vllm-autoscaler-deployments", "vllm-autoscaler-statefulsets"
+    plain = scale("@", name="plain")
+
+    async def are_away() -> bool:
+        return not await site.is_refused("", *plain)
+
+    try:
+        for name in names:
+            await site.api.delete(group, "ValidatingAdmissionPolicyBinding", None, name)
+        await eventually(are_away, "the policies are away")
+        shipped = rendered("direct")
+        await site.api.apply(*(only(shipped, "ValidatingAdmissionPolicyBinding", name) for name in names))
+        await eventually(lambda: site.is_refused("only what has the annotation", *plain), "the policies are back")
+        later = site._replace(namespace=await site.api.namespace())
+        await site.api.apply(deployment("target"), namespace=later.namespace)
+        await later.send(*scale("@"))
+        await later.send(*scale("@"), user=site.api.admin)
+    finally:
+        async with site.api.outage():
+            pass  # it reads parameters again

@@ -1,10 +1,6 @@
 """The mutants of `make mutants`."""
 
-import pytest
-
 from tools import mutants
-
-pytestmark = pytest.mark.slow
 
 
 def test_each_mutant_is_one_change_that_compiles() -> None:
@@ -19,7 +15,7 @@ def test_each_mutant_is_one_change_that_compiles() -> None:
 
 
 def test_a_sample_depends_on_its_seed_alone() -> None:
-    first, again, other = (mutants.sample(20, seed, "") for seed in (1, 1, 2))
+    first, again, other = (mutants.sample(20, seed, "stabilize") for seed in (1, 1, 2))
     assert first == again != other
 
 

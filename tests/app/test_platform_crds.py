@@ -46,11 +46,11 @@ async def platforms(tmp_path_factory: pytest.TempPathFactory, crds: list[dict[st
     """An API server of its own: other tests expect that the kinds are not there."""
     async with KubeApi.running(tmp_path_factory.mktemp("platforms")) as api:
         for crd in crds:
-            await eventually(lambda crd=crd: is_applied(api, crd), crd["metadata"]["name"], 60)
+            await eventually(lambda crd=crd: is_applied(api, crd), crd["metadata"]["name"])
             spec = crd["spec"]
             for version in (each["name"] for each in spec["versions"] if each["served"]):
                 path = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
-                await eventually(lambda path=path: is_served(api, path), f"{path} is served", 60)
+                await eventually(lambda path=path: is_served(api, path), f"{path} is served")
         yield api
 
 
@@ -142,7 +142,7 @@ async def test_what_is_written_of_platforms_is_accepted(platforms: KubeApi):
         placed = {**document, "metadata": {**document["metadata"], "namespace": "default"}}
         if kind in ("Application", "ApplicationSet", "RayService"):
             placed = completed(placed)
-        error = await eventually(lambda placed=placed: refusal(platforms, placed), f"{kind} is served", 30)
+        error = await eventually(lambda placed=placed: refusal(platforms, placed), f"{kind} is served")
         if error == ACCEPTED:
             accepted.add(kind)
         else:

@@ -6,16 +6,19 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.cli.test_main import KUBECONFIG
 from tests.harness.process import PATIENCE_S, eventually
-from tests.integration.command import COMMAND, Command, Daemon, daemon
+from tests.integration.command import COMMAND, Command, Daemon
+from tests.integration.command import daemon as any_daemon
 
 DRY_RUN = ("dry-run", "--prometheus", "http://127.0.0.1:1")
 RUN = ("run", "--mode", "direct", "--scrape", "--http-host", "127.0.0.1", "--period", "200ms")
+daemon = partial(any_daemon, command=COMMAND)  # the installed command, with its start
 
 
 @pytest.fixture
@@ -150,7 +153,7 @@ FULL = "error: standard output cannot be written: No space left on device\n"
     [
         ("check", "policy.yaml"),
         pytest.param(("check", "broken.yaml"), marks=pytest.mark.long),
-        ("demo", "--json", "--duration", "1s", "--http-port", "0"),
+        pytest.param(("demo", "--json", "--duration", "1s", "--http-port", "0"), marks=pytest.mark.long),
         (*DRY_RUN, "--once"),
         pytest.param((*DRY_RUN, "--once", "--json"), marks=pytest.mark.long),
         pytest.param((*DRY_RUN, "--http-port", "0"), marks=pytest.mark.long),

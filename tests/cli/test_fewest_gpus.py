@@ -56,6 +56,17 @@ def test_devices_are_ordered_by_their_least_constant_count(tmp_path: Path) -> No
     assert tuned["params"]["replicas"] == count
 
 
+def test_mean_is_below_the_peak_when_answers_outlast_the_trace(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "late.csv", (f"{time_s},100,4000" for time_s in range(5)))
+    policy, out = tmp_path / "mine.yaml", tmp_path / "out.json"
+    policy.write_text(POLICY.replace("ITL", "200ms"))
+    file = slower(tmp_path / "one.json", 1, 1)
+    words = ("--trace", trace, "--profile", file, "--policy", policy, "--fewest-gpus", "--json", out)
+    assert invoke("simulate", *words).exit_code == 0
+    (device,) = json.loads(out.read_text())[0]["devices"]
+    assert 0.5 * device["peak_gpus"] < device["mean_gpus"] <= device["peak_gpus"]
+
+
 def test_a_model_is_computed_on_every_device_that_holds_it() -> None:
     found = dict(find_profiles("8b-h100", 4000))
     assert {spec.product for spec in found.values()} == {device.product for device in DEVICES}

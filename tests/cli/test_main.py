@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from autoscaler.cli.main import main
 from tests.harness.certificates import Certificates
 from tests.harness.exposition import Answer
+from tests.harness.forked import run_forked
 from tests.harness.process import PATIENCE_S
 
 COMMAND = Path(sys.executable).with_name("vllm-autoscaler")
@@ -40,11 +41,14 @@ def invoke(*arguments: str | Path, environment: Mapping[str, str] | None = None)
 def execute(
     directory: Path, *arguments: str | Path, environment: Mapping[str, str] | None = None, piped: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the installed command to its end, in an environment without a cluster. piped: to its standard input."""
+    """Run the command to its end, in an environment without a cluster. piped: to its standard input."""
+    own = {"PATH": "/usr/bin:/bin", "HOME": str(directory), **(environment or {})}
+    if piped is None:
+        return run_forked(*arguments, folder=directory, environment=own)
     return subprocess.run(
         [COMMAND, *map(str, arguments)],
         cwd=directory,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(directory), **(environment or {})},
+        env=own,
         input=piped,
         capture_output=True,
         text=True,
@@ -145,6 +149,7 @@ BAD_OPTIONS = {
     "price": ((*DIRECT, "--price", "H100"), ["'H100'", "PRODUCT=USD"]),
     "capacity type": ((*DIRECT, "--price", "L4@sopt=1"), ["'sopt'", "did you mean spot?", "on-demand, reserved, spot"]),
     "high price": ((*DIRECT, "--price", "L4=10001"), ["'L4=10001'", "0 to 10,000"]),
+    "two prices": ((*DIRECT, "--price", "L4=1", "--price", "L4=2"), ["L4 has two prices, 1 and 2; allowed: one"]),
     "negative price": ((*DIRECT, "--price", "H100=-1"), ["'H100=-1'"]),
     "namespace": ((*DIRECT, "--namespace", "../kube-system"), ["--namespace", "'../kube-system'", "a-z, 0-9"]),
     "empty namespace": ((*DIRECT, "--namespace", ""), ["--namespace", "''"]),
@@ -175,6 +180,10 @@ BAD_OPTIONS = {
     "state without a name": ((*DIRECT, "--state", ""), ["--state", "'' cannot be written"]),
     "state on standard output": ((*DIRECT, "--state", "-"), ["--state", "'-' cannot be written"]),
     "state is a folder": ((*DIRECT, "--state", "/"), ["--state", "'/' cannot be written"]),
+    "GPUs stated of replicas whose templates tell": (
+        ("dry-run", "--prometheus", "http://a", "--cluster", "--gpus-per-replica", "2"),
+        ["--gpus-per-replica has no effect with --cluster"],
+    ),
     "dry-run without a server": (("dry-run",), ["--prometheus URL is missing"]),
     "context without a cluster": (
         ("dry-run", "--prometheus", "http://a", "--context", "c"),
@@ -479,3 +488,15 @@ def test_check_of_one_bad_file_among_good_ones_is_code_1(tmp_path: Path):
     assert found.exit_code == 1
     assert "bad.yaml:5" in found.output
     assert "good.yaml" not in found.output
+
+
+@pytest.mark.slow
+def test_command_runs_once_when_a_plain_script_forks_it(tmp_path: Path):
+    script = tmp_path / "case.py"
+    run = "forked.IMPORTED.clear()\nprint('out:', forked.run_forked('--version').stdout)\n"
+    script.write_text(f"from tests.harness import forked\n{run}")
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, script], cwd=root, env={"PYTHONPATH": root}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr, done.stdout.count("out: ")) == (0, "", 1), done

@@ -1,16 +1,30 @@
 """`explain` and `replay` answer from a record."""
 
+from dataclasses import replace
+
 import pytest
 from click.testing import CliRunner
 
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.record import folder as folders
 from autoscaler.adapters.record.file import RecordFile
+from autoscaler.adapters.record.recorder import RecordWriter
 from autoscaler.adapters.record.stream import Encoder
-from autoscaler.adapters.record.values import Decided
+from autoscaler.adapters.record.tick_values import Decided
+from autoscaler.app.record import PolicyWatch
 from autoscaler.cli.main import main
+from autoscaler.config.policy.parse import load
 from tests.adapters.record.test_record import write
-from tests.adapters.record.ticks import records
+from tests.adapters.record.ticks import START_S, records
 
+pytestmark = pytest.mark.slow
+
+POLICY = """
+apiVersion: vllm-autoscaler.io/v1
+kind: Policy
+metadata: {{name: ours}}
+spec: {{replicas: {{max: {}}}}}
+"""
 AT = "2026-06-01T08:10:00Z"
 
 
@@ -40,7 +54,7 @@ def test_a_moment_without_ticks_is_told(folder, command):
     assert code == 0
     if command[0] == "explain":  # changes before the last tick are told
         assert "applied" in output
-    assert "no tick is recorded between 2026-06-01T08:14:45Z and 2026-06-01T21:00:00Z: this is the last one" in output
+    assert "no tick can be read between 2026-06-01T08:14:45Z and 2026-06-01T21:00:00Z: this is the last one" in output
 
 
 def test_replay_computes_a_tick_again_and_says_that_it_is_the_same(folder):
@@ -64,6 +78,29 @@ def test_replay_says_which_stage_differs_when_another_program_decided(folder):
     code, output = run("replay", "--record", folder, "--at", "2026-06-01T08:00:30Z")
     assert code == 1
     assert "differs from what was recorded: stage tolerance gives" in output and "for 1 workload: ns/w0" in output
+
+
+class HandClock(SystemClock):
+    def wall_s(self) -> float:
+        return START_S
+
+
+async def test_explain_names_policies_changed_while_nothing_ran(tmp_path):
+    """A rollout brings its policy with a new process. So does an annotation that names another one."""
+    folder, both = tmp_path / "record", [records(8)[:4], records(8)[4:]]
+    both[1] = [replace(tick, policies=("realtime", "batch")) for tick in both[1]]
+    for ticks, most in zip(both, (20, 2), strict=True):
+        policy = tmp_path / "policy.yaml"
+        policy.write_text(POLICY.format(most))
+        async with RecordWriter(folder, 100, 7) as writer:
+            PolicyWatch(writer, HandClock(), load((policy,)))
+            for tick in ticks:
+                writer.record(tick)
+    code, output = run("explain", "ns/w0", "--record", folder, "--at", AT)
+    assert code == 0
+    assert "2026-06-01T08:00:00Z  policy ours changed:\n  -  max: 20\n  +  max: 2\n" in output
+    assert output.count("policy ours changed") == 1
+    assert "2026-06-01T08:01:00Z  its policy is now realtime; before: interactive\n" in output
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.lab.replay.run import run
 from autoscaler.ports import TickRecord
 from tests.adapters.prometheus.backfill import samples, witnessed
-from tests.adapters.prometheus.range.test_history import load_into, prometheus_with
-from tests.adapters.prometheus.range.test_history_refusals import serving
+from tests.adapters.prometheus.range.test_workload_history import load_into, prometheus_with
+from tests.adapters.prometheus.range.test_workload_history_refusals import serving
 from tests.cli.study import POLICY, PROFILE, invoke
 from tests.cli.test_outputs import COMMAND
 from tests.harness.fixtures import StartPromql

@@ -45,11 +45,22 @@ spec:
     - {type: memory, metadata: {value: "8"}}
 """
 
+EARLY = """\
+apiVersion: vllm-autoscaler.io/v1
+kind: Policy
+metadata: {name: early}
+spec:
+  objective: {ttft: 1s}
+  prewarm: [{from: 0 1 * * *, until: 0 2 * * *, replicas: 9}]
+"""
+
 
 def test_own_rule_is_run_and_its_parts_are_told(trace: Path, tmp_path: Path) -> None:
     out, page, rule = (tmp_path / name for name in ("proof.json", "proof.html", "rule.yaml"))
     rule.write_text(RULE)
-    options = ("--against", rule, "keda-queue", "--json", out, "--html", page)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(EARLY)
+    options = ("--against", rule, "keda-queue", "--json", out, "--html", page, "--policy", policy)
     result = invoke("simulate", "--trace", trace, *PROFILE, *options)
     assert result.exit_code == 0, result.output
     written = json.loads(out.read_text())
@@ -68,6 +79,7 @@ def test_own_rule_is_run_and_its_parts_are_told(trace: Path, tmp_path: Path) -> 
         "left out, as no history was read",
         "left out",
     ]
+    assert f"policy early: for its pre-warm windows, {told[0].partition(', ')[2]}" in written["notes"]
     assert f"{title} (own rule)" in result.output and title in page.read_text()
 
 
@@ -339,6 +351,13 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
         ((*PROFILE, "--end", "11m"), "--end is 11m; allowed: at most the length of the trace, 10m"),
         ((*PROFILE, "--start", "0s", "--end", "11m"), "--end is 11m; allowed"),
         ((*PROFILE, "--against", "missing.yaml"), "missing.yaml: error: document: cannot be read"),
+        ((*PROFILE, "--cluster"), "--cluster and --workload NAMESPACE/NAME go together"),
+        ((*PROFILE, "--workload", "a/b"), "--cluster and --workload NAMESPACE/NAME go together"),
+        ((*PROFILE, "--context", "c"), "--context has no effect without --cluster"),
+        (
+            ("--profile", "8b-h100", "--cluster", "--workload", "a/b", "--fewest-gpus"),
+            "--cluster has no effect with --fewest-gpus",
+        ),
         ((*PROFILE, "--tuned"), "--tuned has no effect without --against NAME"),
         ((*PROFILE, "--ray", "--jobs", "2"), "--jobs has no effect with --ray"),
         ((*PROFILE, "--json", "-"), "not the name of a file, found '-'; allowed: ./- for a file of this name"),

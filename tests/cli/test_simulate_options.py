@@ -49,6 +49,7 @@ def ran(tmp_path: Path, kernel: None) -> Ran:
     return run
 
 
+@pytest.mark.slow
 def test_no_crashes_and_no_impatience_by_default(ran: Ran) -> None:
     written, said = ran("--start-replicas", 2)
     assert (written["router"], written["patience_s"], written["crash_every_s"]) == ("least-requests", None, None)

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import socket
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from ssl import SSLContext
 
 from aiohttp import web
 
+START_S = 30.0
 TEXT = "text/plain; version=1.0.0; charset=utf-8"  # what vLLM says
 
 
@@ -72,18 +74,31 @@ class ExpositionServer:
 
 @asynccontextmanager
 async def exposition_server(ssl_context: SSLContext | None = None) -> AsyncIterator[ExpositionServer]:
-    """Run such a server on a free loopback port, with TLS if a context is given."""
+    """Run such a server on a free loopback port, with TLS if a context is given.
+
+    It has a thread of its own, so that a test that computes for a second breaks no scrape of a server beside it.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     server = ExpositionServer(listener.getsockname()[1], "https" if ssl_context else "http")
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", server.handle)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
+    loop = asyncio.SelectorEventLoop()
+    thread = threading.Thread(target=loop.run_forever, name="exposition")
+    thread.start()
+
+    async def start() -> None:
+        await runner.setup()
         await web.SockSite(runner, listener, ssl_context=ssl_context).start()
+
+    try:
+        asyncio.run_coroutine_threadsafe(start(), loop).result(START_S)
         yield server
     finally:
-        await runner.cleanup()
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(START_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 def _close(request: web.Request) -> None:

@@ -48,12 +48,12 @@ async def shared_kube_api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
 
 @pytest_asyncio.fixture
 async def kube_api(shared_kube_api: KubeApi) -> AsyncIterator[KubeApi]:
-    """The shared API server; a test keeps to namespaces and ClusterRole names of its own, and its nodes go with it.
+    """The shared API server; a test keeps to namespaces and ClusterRole names of its own.
 
-    A node would be one more GPU pool to the daemons of all later tests.
+    Its nodes, workloads and further kinds go with it, because daemons of later tests would see them.
     """
-    yield shared_kube_api
-    await shared_kube_api.request("DELETE", "/api/v1/nodes", gracePeriodSeconds="0")
+    async with shared_kube_api.one_test():
+        yield shared_kube_api
 
 
 @pytest_asyncio.fixture

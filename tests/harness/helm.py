@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from tests.harness.process import require_binary, where
+from tests.harness.process import FRUGAL, require_binary, where
 
 CHART = Path(__file__).parents[2] / "charts" / "vllm-autoscaler"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the dashboard takes the slow one a while
@@ -30,7 +30,8 @@ def helm(*arguments: str | Path, values: Mapping[str, Any] | None = None, kubeco
             file = Path(home) / "values.yaml"
             file.write_text(json.dumps(values))
             command += ["--values", file]
-        environment = {"PATH": os.environ["PATH"], "HOME": home, "KUBECONFIG": str(kubeconfig or Path(home) / "none")}
+        own = {"HOME": home, "KUBECONFIG": str(kubeconfig or Path(home) / "none")}
+        environment = {"PATH": os.environ["PATH"], **FRUGAL, **own}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
         raise HelmFailed(done.stderr + done.stdout)

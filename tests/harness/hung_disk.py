@@ -1,4 +1,4 @@
-"""Disks that hang for real: threads that use them wait in the kernel, and no signal ends the wait."""
+"""Disks that hang for real, so that threads wait in the kernel and no signal ends the wait; and disks that are full."""
 
 from __future__ import annotations
 
@@ -66,6 +66,17 @@ def _begin(connection: int) -> None:
     assert operation == FUSE_INIT
     body = struct.pack("<IIIIHHIIHH8I", 7, 31, 1 << 16, 0, 12, 9, 1 << 16, 1, 0, 0, *[0] * 8)
     os.write(connection, struct.pack("<IiQ", 16 + len(body), 0, unique) + body)
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[None]:
+    """Mount a file system with room for this many bytes. Raises CalledProcessError if this process may not."""
+    folder.mkdir(exist_ok=True)
+    _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
+    try:
+        yield
+    finally:
+        _run("umount", "-l", str(folder))
 
 
 def may_freeze() -> bool:

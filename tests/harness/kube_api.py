@@ -4,13 +4,14 @@ So no pod of a Deployment is created, no status is set, no namespace emptied, an
 A test that needs this does it itself, with `apply` and `set_status`.
 """
 
+import asyncio
 import io
 import json
 import secrets
 import shutil
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -18,13 +19,15 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import yaml
-from kubernetes_asyncio.client import ApiClient, Configuration
 
+from autoscaler.adapters.kubernetes.api.library import ApiClient, Configuration
+from autoscaler.catalog.scale_targets import BY_KIND
 from tests.harness.certificates import Certificates
 from tests.harness.etcd import etcd
 from tests.harness.process import PATIENCE_S, Process, answers, eventually, free_port, require_binary, where
 
 CRDS = Path(__file__).parents[1] / "data" / "crds"
+WORKLOADS = {"deployments", "statefulsets", "pods", *(row.plural for row in BY_KIND.values())}  # and their pods
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -80,12 +83,12 @@ def granted(*roles: Manifest) -> set[Permission]:
     }
 
 
-def logged(log: str) -> list[dict[str, Any]]:
+def logged(log: bytes) -> list[dict[str, Any]]:
     """Return the events of an audit log; a last line that the server is still writing is none yet.
 
     The server answers a request after its event is written, so what the caller itself was answered is never missed.
     """
-    return [json.loads(line) for line in log.split("\n")[:-1]]
+    return [json.loads(line) for line in log.split(b"\n")[:-1]]
 
 
 def load_manifests(*paths: Path) -> list[dict[str, Any]]:
@@ -97,7 +100,7 @@ class KubeApi:
     """One API server. `running` starts and stops one; all tests share the fixture `kube_api`."""
 
     def __init__(self, directory: Path, runtime_config: str = "") -> None:
-        """runtime_config: API versions to serve beside the usual ones, or not to serve."""
+        """runtime_config: API versions to serve in addition to the usual ones, or not to serve."""
         certificates = Certificates(directory)
         serving = certificates.issue("127.0.0.1", "localhost")
         service_accounts = certificates.issue("service-accounts").key
@@ -110,6 +113,12 @@ class KubeApi:
         self._directory = directory
         self._ssl = ssl.create_default_context(cafile=self.ca)
         self._plurals: dict[tuple[str, str], tuple[str, bool]] = {}
+        self._installed: set[str] = set()  # CRDs of `install_crds`
+        self._namespaces: set[str] = set()  # of `namespace`
+        self._applied: set[tuple[str, str]] = set()  # namespaces, and paths of workloads that were applied there
+        self._kept: tuple[asyncio.AbstractEventLoop, aiohttp.ClientSession] | None = None  # connections of one test
+        self._audited: list[AuditEvent] = []  # what was read of the audit log,
+        self._audited_bytes = 0  # and up to where
         store_url, self._etcd = etcd(directory)
 
         tokens = directory / "tokens.csv"
@@ -171,6 +180,9 @@ class KubeApi:
     async def start(self) -> None:
         """Start the server again with the same port and data, and wait until it is ready."""
         await self._server.start()
+        if self._kept is not None and self._kept[0] is asyncio.get_running_loop():
+            await self._kept[1].close()  # its connections are those to the server that has ended
+            self._kept = self._kept[0], _session()
 
     async def stop(self) -> None:
         """Stop the server gracefully: it ends its watches, then refuses connections."""
@@ -267,7 +279,26 @@ class KubeApi:
             f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token",
             {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}},
         )
-        return User(f"system:serviceaccount:{namespace}:{name}", token["status"]["token"])
+        user = User(f"system:serviceaccount:{namespace}:{name}", token["status"]["token"])
+        for role in {role["kind"]: role for role in roles}.values():  # the server learns of each kind in order
+            await eventually(lambda role=role: self._may(user, namespace, role), f"{name} has its rights", every_s=0.01)
+        return user
+
+    async def _may(self, user: User, namespace: str, role: Manifest) -> bool:
+        """Say whether the server grants the first rule of a role already: it learns of bindings by a watch."""
+        rule = next((rule for rule in role.get("rules") or () if rule.get("resources")), None)
+        if rule is None:
+            return True
+        resource, _, subresource = rule["resources"][0].partition("/")
+        names = rule.get("resourceNames", [""])
+        asked = {"verb": rule["verbs"][0], "group": rule["apiGroups"][0], "resource": resource, "name": names[0]}
+        asked |= {"subresource": subresource}
+        if role["kind"] == "Role":
+            asked |= {"namespace": role["metadata"].get("namespace", namespace)}
+        spec = {"user": user.name, "resourceAttributes": asked}
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        return bool((await self.request("POST", path, review))["status"]["allowed"])
 
     # Objects: requests of a test, by default as the admin.
 
@@ -284,8 +315,9 @@ class KubeApi:
         """Send one request and return the decoded answer. Raises ApiError for any status from 400 on."""
         headers = {**self._headers(user or self.admin), "Content-Type": content_type}
         data = None if body is None else io.BytesIO(json.dumps(body).encode())  # bytes as they are: a warning if many
+        kept = self._kept[1] if self._kept is not None and self._kept[0] is asyncio.get_running_loop() else None
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S)) as session,
+            _session() if kept is None else nullcontext(kept) as session,
             session.request(
                 method, self.url + path, data=data, params=parameters, headers=headers, ssl=self._ssl
             ) as response,
@@ -308,6 +340,9 @@ class KubeApi:
             path = await self.path(
                 manifest["apiVersion"], manifest["kind"], metadata.get("namespace", namespace), metadata["name"]
             )
+            collection = path.rpartition("/")[0]
+            if collection.rpartition("/")[2] in WORKLOADS and not dry_run:
+                self._applied.add((metadata.get("namespace", namespace), collection))
             applied.append(
                 await self.request(
                     "PATCH", path, manifest, user=user, content_type="application/apply-patch+yaml", **parameters
@@ -347,23 +382,48 @@ class KubeApi:
         name = f"{prefix}-{secrets.token_hex(4)}"
         metadata = {"name": name, "labels": dict(labels or {})}
         await self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        self._namespaces.add(name)
         return name
 
     async def install_crds(self, *names: str) -> None:
         """Install CRDs of `tests/data/crds` by file name without its ending (all, if none is named) and await them."""
-        paths = [CRDS / f"{name}.yaml" for name in names] or sorted(CRDS.glob("*.yaml"))
-        for crd in await self.apply(*load_manifests(*paths)):
+        names = names or tuple(path.stem for path in CRDS.glob("*.yaml"))
+        for crd in await self.apply(*_definitions(set(names) - self._installed)):
             spec = crd["spec"]
             served = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
             await eventually(lambda served=served: self._is_served(served), f"{served} is served")
+        self._installed.update(names)
 
     async def remove_crds(self, *names: str) -> None:
         """Remove CRDs and their objects, as if the product were not installed."""
-        paths = [CRDS / f"{name}.yaml" for name in names] or sorted(CRDS.glob("*.yaml"))
-        for crd in load_manifests(*paths):
+        self._installed.difference_update(names)
+        for crd in _definitions(names):
             name = crd["metadata"]["name"]
             await self.delete(crd["apiVersion"], crd["kind"], None, name)
             await eventually(lambda name=name: self._is_gone(name), f"{name} is gone")
+
+    @asynccontextmanager
+    async def one_test(self) -> AsyncIterator[None]:
+        """Keep connections within the block, and remove after it what it made and daemons of later tests would see.
+
+        These are nodes, each of which would be one more GPU pool; workloads in namespaces of its own, whose models
+        would take their shares of nodes; and CRDs of subfolders. CRDs of the folder itself stay: a test that expects
+        one of them not to be there removes it first.
+        """
+        crds, namespaces = set(self._installed), set(self._namespaces)
+        self._applied.clear()
+        self._kept = asyncio.get_running_loop(), _session()
+        try:
+            yield
+            own = self._namespaces - namespaces
+            for path in sorted(path for namespace, path in self._applied if namespace in own):
+                with suppress(ApiError):  # its kind is gone
+                    await self.request("DELETE", path, gracePeriodSeconds="0")
+            await self.remove_crds(*(name for name in self._installed - crds if "/" in name))
+            await self.request("DELETE", "/api/v1/nodes", gracePeriodSeconds="0")
+        finally:
+            (_, session), self._kept = self._kept, None
+            await session.close()
 
     # Audit log.
 
@@ -372,18 +432,12 @@ class KubeApi:
 
         An unauthenticated request (401) has no user.
         """
-        return [
-            AuditEvent(
-                user=event["user"].get("username", ""),
-                permission=_permission(event["verb"], event["objectRef"]),
-                namespace=event["objectRef"].get("namespace", ""),
-                name=event["objectRef"].get("name", ""),
-                code=event["responseStatus"]["code"],
-                user_agent=event.get("userAgent", ""),
-            )
-            for event in logged(self.audit_log.read_text())
-            if "objectRef" in event and (user is None or event["user"].get("username") == user.name)
-        ]
+        with self.audit_log.open("rb") as log:
+            log.seek(self._audited_bytes)
+            new = log.read()
+        self._audited += [_audit_event(event) for event in logged(new) if "objectRef" in event]
+        self._audited_bytes += new.rfind(b"\n") + 1
+        return [event for event in self._audited if user is None or event.user == user.name]
 
     def used(self, user: User) -> set[Permission]:
         """Return the permissions that a user has used, for comparison with `granted`; a 404 or 409 counts too.
@@ -413,8 +467,28 @@ class KubeApi:
         return not await self._is_served(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd}")
 
 
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S))
+
+
+def _audit_event(event: Mapping[str, Any]) -> AuditEvent:
+    about = event["objectRef"]
+    return AuditEvent(
+        user=event["user"].get("username", ""),
+        permission=_permission(event["verb"], about),
+        namespace=about.get("namespace", ""),
+        name=about.get("name", ""),
+        code=event["responseStatus"]["code"],
+        user_agent=event.get("userAgent", ""),
+    )
+
+
 def _binary() -> Path:
     return require_binary("kube-apiserver", "make envtest", where("envtest.sh"))
+
+
+def _definitions(names: Iterable[str]) -> list[dict[str, Any]]:
+    return load_manifests(*(CRDS / f"{name}.yaml" for name in sorted(names)))
 
 
 def _permission(verb: str, reference: Mapping[str, str]) -> Permission:

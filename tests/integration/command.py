@@ -1,4 +1,4 @@
-"""`vllm-autoscaler` as people run it: the installed command in a process of its own, and what it says over HTTP."""
+"""`vllm-autoscaler` as people run it: the command in a process of its own, and what it says over HTTP."""
 
 import asyncio
 import json
@@ -16,25 +16,33 @@ from typing import Any
 
 import aiohttp
 
+from tests.harness.forked import ForkedCommand
 from tests.harness.process import PATIENCE_S, ServerFailed, eventually, free_port
 
 COMMAND = Path(sys.executable).with_name("vllm-autoscaler")
+FORKED = "vllm-autoscaler"  # in a process that need not import anything
 
 
 class Command:
     """One run of the command. Output is kept in files, so that no pipe fills up and stops it."""
 
     def __init__(self, directory: Path, *command: str | Path, environment: Mapping[str, str] | None = None) -> None:
+        """command: it starts with FORKED, with COMMAND where the start of the process is tested, or with another."""
         folder = Path(tempfile.mkdtemp(prefix="command-", dir=directory))
         self._out, self._err = folder / "stdout", folder / "stderr"
         self.started_s = time.monotonic()
         # Linux ends the child even when the test run is killed; variables of the developer's shell do not reach it.
         guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        own = {"PATH": os.environ["PATH"], "HOME": str(folder), "COLUMNS": "200", **(environment or {})}
+        self._child: subprocess.Popen[bytes] | ForkedCommand
         with self._out.open("wb") as out, self._err.open("wb") as err:
+            if command[0] == FORKED:
+                self._child = ForkedCommand([*map(str, command[1:])], folder, own, self._out, self._err)
+                return
             self._child = subprocess.Popen(
                 [*guard, *map(str, command)],
                 cwd=folder,
-                env={"PATH": os.environ["PATH"], "HOME": str(folder), "COLUMNS": "200", **(environment or {})},
+                env=own,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -75,6 +83,7 @@ class Command:
     def kill(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.send_signal(signal.SIGKILL)  # a forked one may have no group of its own yet
         self._child.wait()
 
 
@@ -82,7 +91,7 @@ async def run(
     directory: Path, *arguments: str | Path, environment: Mapping[str, str] | None = None, timeout_s: float = PATIENCE_S
 ) -> Command:
     """Run the command to its end."""
-    command = Command(directory, COMMAND, *arguments, environment=environment)
+    command = Command(directory, FORKED, *arguments, environment=environment)
     try:
         await command.ended(timeout_s)
     finally:
@@ -97,6 +106,7 @@ class Daemon(Command):
         self, directory: Path, *command: str | Path, port: int, environment: Mapping[str, str] | None = None
     ) -> None:
         """The command line must state the port."""
+        self.http_port = port
         self.url = f"http://127.0.0.1:{port}"
         super().__init__(directory, *command, environment=environment)
 
@@ -151,11 +161,15 @@ class Daemon(Command):
 
 @asynccontextmanager
 async def daemon(
-    directory: Path, *arguments: str | Path, environment: Mapping[str, str] | None = None, ready: bool = True
+    directory: Path,
+    *arguments: str | Path,
+    environment: Mapping[str, str] | None = None,
+    ready: bool = True,
+    command: str | Path = FORKED,
 ) -> AsyncIterator[Daemon]:
     """Run a command that serves HTTP within the block, from its first good tick on unless `ready` is False."""
     port = free_port()
-    started = Daemon(directory, COMMAND, *arguments, "--http-port", str(port), port=port, environment=environment)
+    started = Daemon(directory, command, *arguments, "--http-port", str(port), port=port, environment=environment)
     try:
         if ready:
             await started.ready()

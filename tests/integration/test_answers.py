@@ -63,7 +63,13 @@ HOLDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 """What holds a count in KEDA, by changes of the ScaledObject and of its HPA."""
 
 
-@pytest.mark.parametrize("hold", HOLDS)
+@pytest.mark.parametrize(
+    "hold",
+    [
+        hold if hold in ("paused", "direction disabled") else pytest.param(hold, marks=pytest.mark.long)
+        for hold in HOLDS
+    ],
+)
 async def test_count_that_keda_holds_keeps_its_gpus_at_once(cluster: Cluster, run: Run, hold: str):
     scaled_object, hpa = HOLDS[hold]
     await cluster.node("a", {GPU: 8}, L4)

@@ -79,7 +79,8 @@ async def test_once_in_a_pipe_is_a_line_and_live_ends_with_ctrl_c(
     alone = ("dry-run", "--prometheus", server.url, "--once", "--http-port", "1")
     once = await run(tmp_path, *alone, "--namespace", "llm")
     assert (once.code, once.err) == (0, "")
-    (line,) = once.out.splitlines()
+    line, total = once.out.splitlines()
+    assert "would add an unknown number of GPUs" in total and "state --gpus-per-replica" in total
     assert "  llm/llama: Scales up from 2 to " in line
     elsewhere = await run(tmp_path, *alone, "--namespace", "elsewhere")
     assert elsewhere.code == 1

@@ -57,7 +57,7 @@ async def test_a_node_comes_before_the_replicas_of_a_window(cluster: Cluster, ru
         node_ahead_s = chain.in_s - chain.links[0].in_s
         assert round(node_ahead_s) == 2 * LEAD_S
 
-        await turn_until(cluster, begin_s, LEAD_S + 2 * TURN_S)
+        await turn_until(cluster, begin_s, LEAD_S + 8 * TURN_S)
         await eventually(lambda: placeholders(cluster), "a Deployment of placeholders")
         await cluster.turn()
         (placeholder,) = (await placeholders(cluster)).values()

@@ -62,7 +62,7 @@ async def owned(cluster: Cluster, name: str, owner: str, requests: float) -> Non
     cluster.load[name,] = requests
 
 
-@pytest.mark.parametrize("source", ["Kueue", "file"])
+@pytest.mark.parametrize("source", ["Kueue", pytest.param("file", marks=pytest.mark.long)])
 async def test_lent_gpus_go_back_when_their_owner_needs_them(
     cluster: Cluster, run: Run, served: None, tmp_path: Path, source: str
 ):

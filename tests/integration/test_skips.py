@@ -1,6 +1,6 @@
 """A missing server is a skip for a developer and a failure in CI; a test without a marker may use none.
 
-Files of long tests come first.
+Files that wait for servers come first, and those that compute last.
 """
 
 import pytest
@@ -89,8 +89,9 @@ def test_a_server_is_refused_to_a_test_without_a_marker(project: pytest.Pytester
     )
 
 
-def test_files_of_long_tests_come_first(project: pytest.Pytester):
-    short, long = "def test_short(): pass\n", "import pytest\n\n@pytest.mark.slow\ndef test_long(): pass\n"
-    project.makepyfile(test_a=short, test_b=long + short, test_c=long)
+def test_quick_files_come_between_servers_and_computation(project: pytest.Pytester):
+    quick = "import pytest\n\ndef test_quick(): pass\n"
+    waits, computes = (f"\n@pytest.mark.{tier}\ndef test_long(): pass\n" for tier in ("integration", "slow"))
+    project.makepyfile(test_a=quick + computes, test_b=quick, test_c=quick + waits)
     lines = project.runpytest_inprocess("--collect-only", "-q").outlines
-    assert [line.partition("::")[0] for line in lines[:4]] == ["test_c.py", "test_b.py", "test_b.py", "test_a.py"]
+    assert [line.partition(".")[0] for line in lines[:5]] == ["test_c", "test_c", "test_b", "test_a", "test_a"]

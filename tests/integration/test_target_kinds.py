@@ -1,7 +1,5 @@
 """Custom scale targets end to end: the command, a real API server with the shipped rights, recorded metrics."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 import pytest_asyncio
 
@@ -20,11 +18,8 @@ SERVING = READY_STATUS | {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}
 
 
 @pytest_asyncio.fixture
-async def kinds(kube_api: KubeApi) -> AsyncIterator[None]:
-    names = [f"targets/{name}" for name in KINDS]
-    await kube_api.install_crds(*names)
-    yield
-    await kube_api.remove_crds(*names)
+async def kinds(kube_api: KubeApi) -> None:
+    await kube_api.install_crds(*(f"targets/{name}" for name in KINDS))
 
 
 async def test_rollout_is_scaled_and_its_template_is_not(site: Site, kinds: None):

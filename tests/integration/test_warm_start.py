@@ -18,9 +18,9 @@ from autoscaler.daemon.loop import Loop, Parts
 from autoscaler.daemon.past_week import PastWeek
 from autoscaler.daemon.warm_start import WarmStart
 from tests.adapters.prometheus.backfill import pod_name
-from tests.adapters.prometheus.range.test_history import prometheus_with
 from tests.adapters.prometheus.range.test_past_tokens import engine
 from tests.adapters.prometheus.range.test_recent import DURATION_S, END_S, NOW_S, Backfilled, Clock, cluster
+from tests.adapters.prometheus.range.test_workload_history import prometheus_with
 from tests.core.world import samples
 from tests.harness.in_memory import MemoryRecorder, MemorySamples, MemoryState
 from tests.harness.process import eventually
@@ -49,7 +49,7 @@ def yesterday(told: Backfilled) -> list:
     """From 30 to 20 hours ago, in a pod that is gone: three times the tokens per second of the last hour."""
     rates = []
     for name in ("prompt", "generation"):
-        counted = {each.labels["pod"]: each.value for each in told.samples if each.name == f"vllm:{name}_tokens_total"}
+        counted = {each.labels["pod"]: each.value for each in told.own if each.name == f"vllm:{name}_tokens_total"}
         rates.append(3 * sum(counted.values()) / DURATION_S)
     return engine(pod_name("llama", 900), (rates[0], rates[1]), END_S - 30 * 3600, END_S - 20 * 3600)
 

@@ -19,7 +19,7 @@ from tests.adapters.webhook.test_server import MANIFEST, configuration_of
 from tests.harness.certificates import Certificates
 from tests.harness.kube_api import KubeApi, load_manifests
 from tests.harness.process import eventually, free_port
-from tests.integration.command import COMMAND, Command
+from tests.integration.command import FORKED, Command
 
 pytestmark = pytest.mark.integration
 
@@ -60,10 +60,10 @@ async def deployed(api: KubeApi, namespace: str, files: Path) -> AsyncIterator[t
     }
     arguments = [f"--{name}={value}" for name, value in options.items()]
     environment = {"KUBECONFIG": str(api.kubeconfig(user, namespace))}
-    command = Command(files, COMMAND, "webhook", *arguments, environment=environment)
+    command = Command(files, FORKED, "webhook", *arguments, environment=environment)
     own = [f"--{name}={options[name]}" for name in ("secret", "namespace", "configuration")]
     environment = {"KUBECONFIG": str(api.kubeconfig(job, namespace))}
-    trusting = Command(files, COMMAND, "webhook", "--trust", *own, environment=environment)
+    trusting = Command(files, FORKED, "webhook", "--trust", *own, environment=environment)
     try:
         yield command, http
     finally:
@@ -137,7 +137,7 @@ async def test_port_in_use_ends_it_with_one_line(certificates: Certificates, tmp
             arguments = [f"--cert={pair.certificate}", f"--key={pair.key}", "--host=127.0.0.1", "--http-host=127.0.0.1"]
             ports = {"port": 0, "http-port": 0} | {name: port}
             arguments += [f"--{each}={number}" for each, number in ports.items()]
-            command = Command(tmp_path, COMMAND, "webhook", *arguments)
+            command = Command(tmp_path, FORKED, "webhook", *arguments)
             assert await command.ended() == 2
             (line,) = [line for line in command.err.splitlines() if line.startswith("error: ")]
             assert f"port {port} on 127.0.0.1 is in use" in line

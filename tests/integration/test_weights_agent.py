@@ -18,7 +18,7 @@ from autoscaler.weights.store import WeightStore
 from tests.harness.hub import FakeHub, safetensors, serving
 from tests.harness.kube_api import KubeApi
 from tests.harness.process import eventually, free_port
-from tests.integration.command import COMMAND, Daemon
+from tests.integration.command import FORKED, Daemon
 
 pytestmark = pytest.mark.integration
 
@@ -68,7 +68,7 @@ class Cluster:
     @asynccontextmanager
     async def agent(self, *options: str) -> AsyncIterator[Daemon]:
         port = free_port()
-        command = [COMMAND, "weights", "agent", "--root", self.root, "--node", self.name]
+        command = [FORKED, "weights", "agent", "--root", self.root, "--node", self.name]
         command += ["--namespace", self._namespace, "--hub", self._hub.url, "--http-port", str(port)]
         command += ["--allow-source", "hf://**", "--allow-source", "file://**", "--context", "test", *options]
         environment = {"KUBECONFIG": str(self._api.kubeconfig())}

@@ -15,7 +15,7 @@ from tests.harness.certificates import Certificates
 from tests.harness.hub import FakeHub, safetensors
 from tests.harness.hub import serving as serving_hub
 from tests.harness.kube_api import KubeApi
-from tests.integration.command import COMMAND, Command
+from tests.integration.command import FORKED, Command
 from tests.integration.test_weights_agent import HUB, Cluster
 
 pytestmark = pytest.mark.integration
@@ -56,7 +56,7 @@ async def test_pod_starts_from_its_node_and_the_next_prefers_it(
         (waits,) = pod["spec"]["initContainers"]
         places = {"/node-weights": str(cluster.root), "/weights": str(into)}
         arguments = [_moved(each, places) for each in waits["args"]]
-        init = Command(tmp_path, COMMAND, *arguments, "--hub", "http://127.0.0.1:1")  # nothing is fetched by the pod
+        init = Command(tmp_path, FORKED, *arguments, "--hub", "http://127.0.0.1:1")  # nothing is fetched by the pod
         assert await init.ended() == 0, init.err
         (variable,) = [each for each in pod["spec"]["containers"][0]["env"] if each["name"] == "HF_HUB_CACHE"]
         cache = _moved(variable["value"], places)
