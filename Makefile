@@ -20,11 +20,13 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/installed ## run the daemon on a simulated fleet, page at http://127.0.0.1:8080/ (DEMO_ARGS="--help")
-	@exec .venv/bin/vllm-autoscaler demo $(DEMO_ARGS)
+	@exec .venv/bin/vllm-autoscaler demo --record "$$(mktemp -d)" $(DEMO_ARGS)
 
-# There is one worker more than cores, because some tests wait for an answer or for a lease to expire.
-WORKERS = --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4
-BY_FILE = $(WORKERS) --dist loadfile --no-loadscope-reorder
+# There are more workers than cores, because some tests wait for an answer or for a lease to expire. Those of servers
+# wait a third of their time, so `test` has two more.
+BY_FILE = --maxprocesses 4 --dist loadfile --no-loadscope-reorder --numprocesses
+ONE_MORE = $$(($$(nproc) + 1))
+TWO_MORE = $$(($$(nproc) + 2))
 LAB = tests/lab tests/bench tests/sim/engine
 
 test-unit: .venv/installed-dev ## run the quick tests, which need no server and no build, in a minute
@@ -32,14 +34,14 @@ test-unit: .venv/installed-dev ## run the quick tests, which need no server and 
 	  $(or $(TEST_ARGS),$(LAB:%=--ignore=%) --numprocesses $$(nproc) --maxprocesses 4 --dist worksteal)
 
 test: .venv/installed-dev debian envtest helm versitygw ## run the tests of the product (TEST_ARGS="tests/core -k burst" for some)
-	@exec .venv/bin/pytest $(or $(TEST_ARGS),$(LAB:%=--ignore=%) $(BY_FILE))
+	@exec .venv/bin/pytest $(or $(TEST_ARGS),$(LAB:%=--ignore=%) $(BY_FILE) $(TWO_MORE))
 
 test-lab: .venv/installed-dev debian ## run the tests of the laboratory, its engine and its studies, two minutes
-	@exec .venv/bin/pytest $(or $(TEST_ARGS),$(LAB) $(BY_FILE))
+	@exec .venv/bin/pytest $(or $(TEST_ARGS),$(LAB) $(BY_FILE) $(ONE_MORE))
 
 test-long: .venv/installed-dev debian envtest helm versitygw ## run studies, cost limits and properties with many examples
 	@exec .venv/bin/pytest -m '(long or hypothesis) and not keda' --hypothesis-profile long --timeout 3600 \
-	  $(or $(TEST_ARGS),$(BY_FILE))
+	  $(or $(TEST_ARGS),$(BY_FILE) $(ONE_MORE))
 
 test-keda: .venv/installed-dev debian envtest keda ## run the tests with a real KEDA, three minutes
 	@exec .venv/bin/pytest -m keda $(or $(TEST_ARGS),tests/keda)
@@ -91,7 +93,7 @@ helm: ## build helm for the tests of the chart, once per machine
 versitygw: ## build an S3 server for the tests of weights, once per machine
 	@tools/versitygw.sh >/dev/null
 
-lock: .venv/installed-dev ## state anew which version of each package is installed
+lock: .venv/installed-dev ## state again which version of each package is installed
 	@tools/lock.sh
 
 debian:
@@ -110,7 +112,7 @@ clean: ## remove what was made here; what is in the user's cache folder stays
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || tools/debian.sh ensurepip:python3-venv
 	$(PYTHON) -m venv .venv
 
-# Every package comes in the version and with the hash that requirements/ states; `make lock` states them anew.
+# Every package comes in the version and with the hash that requirements/ states; `make lock` states them again.
 INSTALL = .venv/bin/pip install --quiet
 .venv/installed: pyproject.toml requirements/run.txt requirements/build.txt | .venv/bin/python
 	$(INSTALL) --require-hashes -r requirements/build.txt -r requirements/run.txt

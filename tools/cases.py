@@ -64,6 +64,12 @@ FORMER = {
 }
 """Former and present published names."""
 
+MOVED = {
+    r"autoscaler\.adapters\.kubernetes\.api\.objects": "autoscaler.adapters.kubernetes.api.target_objects",
+    r"(?<=objects import )Target\b": "TargetObject as Target",
+}
+"""Former and present places of code that cases import."""
+
 AMBIGUOUS = ("full", "missing", "batch", "replaced", "planned", "rule", "paper")
 """Those of them that are also words or names of something else: replaced only where a mapping is read by them."""
 
@@ -89,7 +95,9 @@ def run(case: Path) -> str:
 
 
 def rename(source: str) -> str:
-    """Return the source of a case with the present published names."""
+    """Return the source of a case with the present names."""
+    for former, present in MOVED.items():
+        source = re.sub(former, present, source)
     plain = "|".join(name for name in FORMER if name not in AMBIGUOUS)
     source = re.sub(
         rf"""(?<![=\w])(["'])({plain})\1""", lambda found: f"{found[1]}{FORMER[found[2]]}{found[1]}", source

@@ -4,10 +4,15 @@
 #   tools/debian.sh COMMAND:PACKAGE...    a package is missing when its command is not on PATH
 set -euo pipefail
 
-missing=()
-for pair in "$@"; do
-  command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
-done
+look() {  # COMMAND:PACKAGE...
+  local pair
+  missing=()
+  for pair in "$@"; do
+    command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+  done
+}
+
+look "$@"
 ((${#missing[@]})) || exit 0
 
 as_root=()
@@ -17,8 +22,13 @@ if ! command -v apt-get >/dev/null || ! "${as_root[@]}" true 2>/dev/null; then
   exit 1
 fi
 
+source "$(dirname "$0")/go.sh"
+lock "$cache/debian"  # `.ci/run` builds and installs at once, and dpkg waits for nobody
+look "$@"
+((${#missing[@]})) || exit 0
+
 export DEBIAN_FRONTEND=noninteractive
 echo "installing Debian packages: ${missing[*]}" >&2
 # An unrelated third-party source that cannot be refreshed must not stop the installation.
-"${as_root[@]}" apt-get -qq update </dev/null >&2 || true
-"${as_root[@]}" apt-get -qq -y --no-install-recommends install "${missing[@]}" </dev/null >&2
+"${as_root[@]}" apt-get -qq update </dev/null >&2 9>&- || true
+"${as_root[@]}" apt-get -qq -y --no-install-recommends install "${missing[@]}" </dev/null >&2 9>&-

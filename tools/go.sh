@@ -1,4 +1,4 @@
-# Sourced by the scripts that build other people's commands from their Go modules for the tests.
+# Sourced by the scripts that install what the tests need: most build other people's commands from their Go modules.
 #
 # What is built lies in the user's cache folder, outside the checkout, so `make clean` and a new clone keep it.
 

@@ -5,7 +5,8 @@
 
 Each mutant is a copy of one file in which one comparison, operator, number or bound is another. The tests of its room
 run against it: first those of the file of the same name, then the fast ones, then the slow ones, until one fails.
-A survivor is a line whose change breaks no claim: it wants a test, or says the same as before, or is not needed.
+A survivor is a line whose change breaks no claim of its room: it wants a test there, says the same as before, or is
+not needed.
 The sample depends on seed and source alone, so two selections of tests are compared on the same mutants.
 """
 
@@ -52,7 +53,11 @@ class Mutant:
 
     @property
     def room(self) -> str:
-        return self.path.relative_to(CORE).parts[0].removesuffix(".py")
+        return room_of(self.path)
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(CORE).parts[0].removesuffix(".py")
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -79,9 +84,11 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """Return all expressions that are evaluated: neither annotations nor parts of a formatted string."""
+    """Return all expressions that decide: no annotation, no part of a formatted string, no `strict` of zip."""
+    if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.keyword) and node.arg == "strict"):
+        return
     for field, value in ast.iter_fields(node):
-        if field in ("annotation", "returns", "decorator_list", "format_spec") or isinstance(node, ast.JoinedStr):
+        if field in ("annotation", "returns", "decorator_list", "format_spec"):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.expr):
@@ -112,7 +119,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
 def sample(count: int, seed: int, room: str) -> list[Mutant]:
     paths = sorted(path.relative_to(ROOT) for path in (ROOT / CORE).rglob("*.py"))
-    every = [mutant for path in paths for mutant in mutants(path) if room in ("", mutant.room)]
+    every = [mutant for path in paths if room in ("", room_of(path)) for mutant in mutants(path)]
     return random.Random(seed).sample(every, min(count, len(every)))
 
 

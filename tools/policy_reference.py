@@ -136,15 +136,12 @@ whatever `idleAfter` says, because nothing could wake it. After a day of silence
 
 A window starts when `from` occurs and ends when `until` occurs next, so it may cross midnight. Inside it at least
 `replicas` are ready, up to `replicas.max`; they are requested `lead` before the start. Cron expressions have five
-fields. If day-of-month or day-of-week begins with `*`, both must match; otherwise either may. On the night
-that skips 02:30, an expression for 02:30 occurs at 03:00; on the night that has it twice, it occurs the first time.
-An expression whose minute or hour begins with `*` counts real time: in a repeated hour it occurs again.
+fields. If day-of-month or day-of-week begins with `*`, both must match; otherwise either may. An expression whose
+minute or hour begins with `*` counts real time: in a repeated hour it occurs again.
 
 `except` and `only` choose the days on which a window begins, by the date in its time zone. A window that began the day
-before goes on until its end, as with EXDATE of RFC 5545. Dates are single (`2027-05-01`) or ranges with both ends
-(`2026-12-24/2027-01-01`); without a year they return every year (`12-25`, `12-24/01-01`). February 29 exists in leap
-years only. If `only` and `except` name a date, the window does not begin on it. If windows overlap, the largest count
-holds.
+before goes on until its end, as with EXDATE of RFC 5545. A range has both ends. February 29 exists in leap years only.
+If `only` and `except` name a date, the window does not begin on it.
 
 A workload states windows of its own in the annotation `vllm-autoscaler.io/windows`, in any mode. They replace those of
 its policy; an invalid list is reported, and those of the policy stay.

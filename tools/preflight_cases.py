@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -198,12 +198,21 @@ def server(metrics: Path) -> Iterator[str]:
             process.wait()
 
 
-def report(case: Path, url: str = "") -> dict[str, Any]:
+Preflight = Callable[..., str]
+"""Runs `preflight` with these arguments and returns what it printed."""
+
+
+def run_command(*arguments: object) -> str:
+    command = [COMMAND, "preflight", *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+
+
+def report(case: Path, preflight: Preflight, url: str = "") -> dict[str, Any]:
     """Run `preflight` on a case; return what it printed."""
     files = [case / name for name in ("manifests.yaml", "cluster.yaml") if (case / name).exists()]
-    command = [COMMAND, "preflight", *files, "--json", "--fail-on", "never", *(["--prometheus", url] if url else [])]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
-    result: dict[str, Any] = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(
+        preflight(*files, "--json", "--fail-on", "never", *(["--prometheus", url] if url else []))
+    )
     return result
 
 
@@ -261,13 +270,13 @@ def words(finding: dict[str, Any]) -> str:
     return f"{finding['severity']} {finding['id']} {finding['object']} {finding['path']}: {finding['message']}"
 
 
-def judged(case: Path, *, with_server: bool = True) -> Judged:
+def judged(case: Path, *, with_server: bool = True, preflight: Preflight = run_command) -> Judged:
     """Run one case and judge it."""
     has = {"manifests"} | ({"cluster"} if (case / "cluster.yaml").exists() else set())
     if with_server and (case / "metrics.txt").exists():
         with server(case / "metrics.txt") as url:
-            return judge(case, report(case, url), has | {"metrics"})
-    return judge(case, report(case), has)
+            return judge(case, report(case, preflight, url), has | {"metrics"})
+    return judge(case, report(case, preflight), has)
 
 
 def main() -> int:
