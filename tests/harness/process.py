@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
@@ -23,9 +24,11 @@ ARTEFACTS = Path(__file__).parents[2] / "test-artefacts"
 TOOLS = Path(__file__).parents[2] / "tools"
 LOG_TAIL_BYTES = 4000
 FRUGAL = {"GOGC": "400"}  # a server in Go collects garbage a quarter as often, with a third less processor time
+KEPT_PORTS = 200  # the last that were given, of each process
 PATIENCE_S = 60.0  # until a condition that does not come fails its test; a busy machine takes its time
 Answer = TypeVar("Answer")
 
+_kept: deque[int] = deque()  # file descriptors of sockets that keep ports
 servers_allowed = True  # tests/conftest.py says so for each test
 
 
@@ -67,14 +70,19 @@ def where(script: str, *arguments: str) -> Path:
 
 
 def free_port() -> int:
-    """Return a free loopback TCP port.
+    """Return a free loopback TCP port that no other test worker is given while its server starts, or is away.
 
-    Below those that the system hands to outgoing connections, which would take it before the server does.
+    Below those that the system hands to outgoing connections, which would take it before the server does. A bound
+    socket that does not listen keeps it from the next caller, in any process; a server with SO_REUSEADDR may bind it.
     """
     for _ in range(100):
         port = random.randrange(12_000, 32_000)
-        with socket.socket() as listener, suppress(OSError):
-            listener.bind(("127.0.0.1", port))
+        with socket.socket() as keeper, suppress(OSError):
+            keeper.bind(("127.0.0.1", port))  # without SO_REUSEADDR, so a kept port is refused
+            keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _kept.append(keeper.detach())
+            if len(_kept) > KEPT_PORTS:
+                os.close(_kept.popleft())
             return port
     raise RuntimeError("no free port of a hundred tried between 12000 and 32000 on 127.0.0.1")
 

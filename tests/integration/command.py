@@ -63,8 +63,8 @@ class Command:
         return self._child.poll()
 
     def log(self, event: str = "") -> list[dict[str, Any]]:
-        """Return the JSON lines of the log so far, of one event or all."""
-        lines = [json.loads(line) for line in self.err.splitlines() if line.startswith("{") and line.endswith("}")]
+        """Return the JSON lines of the log so far, of one event or all, without one that is still being written."""
+        lines = [json.loads(line) for line in self.err.split("\n")[:-1] if line.startswith("{")]
         return [line for line in lines if event in ("", line["event"])]
 
     def signal(self, number: signal.Signals, *, group: bool = False) -> None:

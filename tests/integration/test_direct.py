@@ -1,7 +1,6 @@
 """Direct mode end to end: the command, a real API server with the shipped Role, recorded metrics and replicas."""
 
 import asyncio
-import math
 import re
 import signal
 import stat
@@ -101,7 +100,10 @@ async def test_queue_adds_replicas_and_one_sentence_explains_it(site: Site):
 
 
 async def test_queue_scales_up_at_once_without_stated_capacity(site: Site):
-    """The shipped policy and a real server's metrics, second by second: the capacity is not known before the queue."""
+    """The shipped policy and a real server's metrics, second by second: the capacity is not known before the queue.
+
+    The daemon reads once a second, and each text is there until it was read.
+    """
     shipped = (SHIPPED_POLICIES / "interactive.yaml").read_text()
     site.policy.write_text(shipped.replace("name: interactive", "name: quick"))
     texts = loop_recording(IDLE, 10, 40, every_s=1, phase_s=0)
@@ -109,16 +111,16 @@ async def test_queue_scales_up_at_once_without_stated_capacity(site: Site):
     await site.workload()
     async with site.daemon(await site.user(), "direct", "--scrape", period="1s") as daemon:
         await ticks(daemon, 1)
-        began = math.inf  # reading that shows a queue
+        queued = 0  # texts that were read from the first with a queue on
         for text in texts:
+            asked = site.metrics.asked("/metrics")
             site.metrics.serve("/metrics", text)
-            if math.isinf(began) and not re.search(r"vllm:num_requests_waiting{.*} 0.0", text):
-                began = site.metrics.asked("/metrics") + 1
-            await asyncio.sleep(1)
+            await eventually(lambda asked=asked: asyncio.sleep(0, site.metrics.asked("/metrics") > asked), "it is read")
+            queued += queued > 0 or not re.search(r"vllm:num_requests_waiting{.*} 0.0", text)
             if not await site.has(1):
                 break
         assert await site.has(2)  # as far as one step goes
-        assert site.metrics.asked("/metrics") - began <= READINGS_TO_REACT
+        assert 0 < queued <= READINGS_TO_REACT
         (event,) = await eventually(lambda: site.events("Scaled"), "an Event")
         assert event["note"].startswith("Scales up from 1 to 2 replicas: ")
 
@@ -135,11 +137,16 @@ async def test_count_falls_with_the_load_but_not_without_metrics(
         await site.serve_pods(count=4)
         await eventually(lambda: site.has(1), "one replica")
 
-        await site.scale("llama", 3, by=f"vllm-autoscaler/{site.namespace}/vllm-autoscaler")
+        async def doubts() -> bool:
+            return (await daemon.workload(site.namespace, "llama"))["workload"]["trusted"] is False
+
+        # The metrics go first: a tick that still reads them and knows of three replicas already would make it one.
         site.metrics.serve("/metrics", Answer("starting up", status=503))
+        await eventually(doubts, "the metrics are gone")
+        await site.scale("llama", 3, by=f"vllm-autoscaler/{site.namespace}/vllm-autoscaler")
         await ticks(daemon, 12)  # well beyond the 2 s after which less would be enough
         assert await site.has(3)
-        assert (await daemon.workload(site.namespace, "llama"))["workload"]["trusted"] is False
+        assert await doubts()
 
         site.load("drained")
         await eventually(lambda: site.has(1), "one replica again")

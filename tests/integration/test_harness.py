@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import random
+import socket
 import ssl
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.exposition import exposition_server as serve_exposition
 from tests.harness.fixtures import StartPromql
 from tests.harness.kube_api import ApiError, KubeApi, Permission, granted, logged
-from tests.harness.process import PATIENCE_S, Process, ServerFailed, answers, eventually
+from tests.harness.process import PATIENCE_S, Process, ServerFailed, answers, eventually, free_port
 from tests.harness.promql import PromqlServer, Target
 
 pytestmark = pytest.mark.integration
@@ -45,6 +47,16 @@ def deployment(name: str, replicas: int = 1) -> dict:
 
 async def test_the_api_server_is_a_real_one_of_the_pinned_version(kube_api: KubeApi):
     assert (await kube_api.request("GET", "/version"))["gitVersion"] == "v1.36.3"
+
+
+def test_a_port_is_given_once_before_its_server_listens():
+    """Each test worker draws its ports alone, and two may draw the same."""
+    state = random.getstate()
+    first = free_port()
+    random.setstate(state)
+    assert free_port() != first
+    socket.create_server(("127.0.0.1", first)).close()
+    socket.create_server(("0.0.0.0", first)).close()
 
 
 async def test_a_flush_is_tried_again_until_it_is_answered():

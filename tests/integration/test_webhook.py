@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -94,13 +95,14 @@ async def test_webhook_makes_its_certificate_and_changes_pods(kube_api: KubeApi,
         await eventually(is_patched, "pods are changed")
         assert (await get("/healthz", port))[0] == 200
         metrics = (await get("/metrics", port))[1]
-        assert 'vllm_autoscaler_webhook_reviews_total{result="patched"} 1.0' in metrics
+        patched = re.search(r'(?m)^vllm_autoscaler_webhook_reviews_total\{result="patched"\} (.+)$', metrics)
+        assert patched is not None and float(patched[1]) >= 1, "the server may have given up waiting for the first"
         assert "vllm_autoscaler_webhook_certificate_expiry_timestamp_seconds 1" in metrics
         assert not kube_api.refused(await kube_api.service_account(namespace, "webhook"))
         for huge in huge_pods():
             created = await kube_api.request("POST", f"/api/v1/namespaces/{namespace}/pods", huge)
             assert created["kind"] == "Pod"
-            assert await is_patched()
+            await eventually(is_patched, "pods are still changed")  # not the one for which a busy machine takes 2 s
         assert command.code is None
 
 

@@ -19,8 +19,9 @@ from autoscaler.config.settings import KubeSettings, LeaseSettings
 
 async def act(elector: Elector) -> None:
     while True:
+        at = time.monotonic()  # before it looks: frozen in between, it would act at a time at which it does not lead
         if elector.leading:
-            print(time.monotonic(), elector.identity, elector.transitions, flush=True)
+            print(at, elector.identity, elector.transitions, flush=True)
         await asyncio.sleep(0.005)
 
 

@@ -140,7 +140,9 @@ async def test_pod_is_judged_by_what_its_node_held_when_it_was_bound(
         expected |= {"old": PodCache.ABSENT, "new": PodCache.HELD}
         view = await until(fleet, "pods are judged", lambda view: caches(view) == expected)
         await report(kube_api, b, CHAT)
-        await until(fleet, "the other node holds it", lambda view: places_of(world, view, "chat")["nodes_held"] == 2)
+        view = await until(
+            fleet, "the other node holds it", lambda view: places_of(world, view, "chat")["nodes_held"] == 2
+        )
         assert caches(view) == expected, "what the node holds later changes nothing"
 
 

@@ -1,6 +1,7 @@
 """How the cluster is found, and requests to slow servers, large answers and other servers."""
 
 import asyncio
+import os
 import ssl
 import stat
 import sys
@@ -158,8 +159,9 @@ async def test_invalid_kubeconfig_is_named_without_its_content(
 
 
 async def test_hanging_plug_in_ends_at_the_time_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    plugin, path = tmp_path / "plugin", tmp_path / "kubeconfig"
-    plugin.write_text("#!/bin/sh\nexec sleep 0.3\n")
+    plugin, path, end = tmp_path / "plugin", tmp_path / "kubeconfig", tmp_path / "end"
+    os.mkfifo(end)
+    plugin.write_text(f"#!/bin/sh\nread line < {end}\n")
     plugin.chmod(plugin.stat().st_mode | stat.S_IEXEC)
     execute = f"{{apiVersion: client.authentication.k8s.io/v1, command: {plugin}, interactiveMode: Never}}"
     path.write_text(f"{ENTRIES}{CLUSTER}users: [{{name: u, user: {{exec: {execute}}}}}]")
@@ -168,7 +170,7 @@ async def test_hanging_plug_in_ends_at_the_time_out(monkeypatch: pytest.MonkeyPa
     with pytest.raises(Unavailable, match="its plug-in took too long"):
         async with Kube.connect(KubeSettings(timeout_s=0.1)):
             pass
-    await asyncio.sleep(0.3)  # until it has ended, so that nothing of it outlives the test
+    end.write_text("now\n")  # once it reads, so that nothing of it outlives the test
 
 
 async def test_error_names_the_path_without_a_service_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
