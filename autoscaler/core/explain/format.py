@@ -38,14 +38,19 @@ def count(value: float, noun: str = "replica") -> Told:
 
 
 def seconds(value: float) -> Told:
-    """Write a time in the unit that reads best: below 10 min in seconds, as in 132 s, unless it is whole minutes."""
+    """Write a time in the unit that reads best: below 10 min in seconds, as in 132 s, unless it is whole minutes.
+
+    From two days on it is in days, as in 155 days.
+    """
     if math.isnan(value):
         return Told("an unknown time", value)
     if 0 < value < 0.9995:  # above, three digits round it to a second
         return Told(f"{_number(value * 1000)} ms", value)
     if value < 120 or (value < 600 and value % 60):
         return Told(f"{_number(value)} s", value)
-    return Told(f"{_number(value / 60)} min" if value < 7200 else f"{_number(value / 3600)} h", value)
+    if value < 7200:
+        return Told(f"{_number(value / 60)} min", value)
+    return Told(f"{_number(value / 3600)} h" if value < 172_800 else f"{_number(value / 86_400)} days", value)
 
 
 def window(value_s: float) -> Told:

@@ -24,7 +24,7 @@ from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, Ti
 from autoscaler.core.planner.strategies import IS_SEASONAL, STRATEGIES, Strategy
 from autoscaler.core.table.columns import FloatColumn
 
-SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}
+SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0, "days": 86_400.0}
 ROUNDING = 0.02  # of a replica, in the planner
 PRE_WARM_STAGES = (Stage.TOLERANCE, Stage.STABILIZATION, Stage.RATE_LIMIT)
 """Stages that a pre-warm schedule passes."""

@@ -43,7 +43,10 @@ def test_a_noun_is_singular_when_its_number_reads_as_one(value, text):
         (132, "132 s"),
         (240, "4 min"),
         (900, "15 min"),
-        (176_400, "49 h"),
+        (169_200, "47 h"),
+        (172_800, "2 days"),
+        (176_400, "2.04 days"),
+        (13_413_600, "155 days"),
         (math.nan, "an unknown time"),
     ],
 )
