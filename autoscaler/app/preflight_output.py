@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
+from autoscaler.adapters.turns import in_turns
 from autoscaler.catalog.findings import BY_ID, SEVERITIES
 from autoscaler.config.preflight.objects import NotChecked, PreflightFinding
 from autoscaler.config.preflight.run import PreflightOutcome
@@ -16,7 +17,8 @@ from autoscaler.config.preflight.run import PreflightOutcome
 FORMAT_VERSION = 1
 _SARIF_LEVELS: Mapping[str, str] = {"error": "error", "warning": "warning", "note": "note"}
 _GITHUB_LEVELS: Mapping[str, str] = {"error": "error", "warning": "warning", "note": "notice"}
-_MAX_NOT_CHECKED = 40  # shown in text
+MOST_LISTED = 2000  # places that were not checked, in JSON
+_MOST_REASONS = 40  # shown in text
 
 
 def write(outcome: PreflightOutcome, form: str) -> None:
@@ -51,7 +53,7 @@ def as_json(outcome: PreflightOutcome) -> dict[str, Any]:
         ],
         "not_checked": [
             {"object": each.object, "path": each.path, "what": each.what, "reason": _plain(each.reason)}
-            for each in outcome.not_checked
+            for each in _listed(outcome.not_checked)
         ],
     }
 
@@ -72,7 +74,7 @@ def as_text(outcome: PreflightOutcome) -> Iterator[str]:
             yield f"          fix: {_plain(each.fix)}"
             yield f"          {BY_ID[each.id].page}"
         yield ""
-    yield from _unchecked(outcome.not_checked)
+    yield from _unchecked(_by_turns(outcome.not_checked))
     counts = Counter(each.severity for each in outcome.findings)
     words = ", ".join(f"{counts[severity]} {severity}{'s' * (counts[severity] != 1)}" for severity in SEVERITIES)
     suppressed = f"; {outcome.suppressed} suppressed" if outcome.suppressed else ""
@@ -86,19 +88,32 @@ def _weight(found: list[PreflightFinding]) -> tuple[int, int]:
     return worst, -sum(SEVERITIES.index(each.severity) == worst for each in found)
 
 
-def _unchecked(not_checked: tuple[NotChecked, ...]) -> Iterator[str]:
+def _by_turns(not_checked: Sequence[NotChecked]) -> list[NotChecked]:
+    """Return what was not checked so that namespaces take turns, and the objects of one hide nothing of another."""
+    return in_turns(not_checked, lambda each: each.object.split("/")[1] if each.object.count("/") == 2 else "")
+
+
+def _listed(not_checked: Sequence[NotChecked]) -> list[NotChecked]:
+    """Return as many as are listed, and how many more there are."""
+    order = _by_turns(not_checked)
+    left = len(order) - MOST_LISTED
+    rest = NotChecked("", "", f"{left:,} more", f"only {MOST_LISTED:,} are listed, of each namespace in turn")
+    return [*order[:MOST_LISTED], *([rest] if left > 0 else [])]
+
+
+def _unchecked(not_checked: Sequence[NotChecked]) -> Iterator[str]:
     """Yield what was not checked; equal reasons stand together."""
     reasons: dict[tuple[str, str], list[NotChecked]] = {}
     for each in not_checked:
         reasons.setdefault((each.what, each.reason), []).append(each)
     if reasons:
         yield "not checked:"
-    for (what, reason), places in list(reasons.items())[:_MAX_NOT_CHECKED]:
+    for (what, reason), places in list(reasons.items())[:_MOST_REASONS]:
         first = f"{places[0].object} {places[0].path}".strip()
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
         yield f"  {_plain(first)}{more}: {what}: {_plain(reason)}"
-    if len(reasons) > _MAX_NOT_CHECKED:
-        yield f"  ... and {len(reasons) - _MAX_NOT_CHECKED} more reasons; --json lists all"
+    if len(reasons) > _MOST_REASONS:
+        yield f"  ... and {len(reasons) - _MOST_REASONS} more reasons; --json lists them"
     if reasons:
         yield ""
 

@@ -20,7 +20,6 @@ from autoscaler.config.preflight.queries import check_queries
 from autoscaler.config.preflight.scene import Scene
 
 SUPPRESS = "preflight.vllm-autoscaler.io/"
-MAX_NOT_CHECKED = 2000
 _ONCE = ("VA1218",)  # two checks may see it, and the first says it better
 _READ = CLUSTER_SCOPED | {
     *("ScaledObject", "HorizontalPodAutoscaler", "PodAutoscaler", "VerticalPodAutoscaler", "PodDisruptionBudget"),
@@ -107,7 +106,7 @@ def run(objects: Manifests, facts: QueryFacts, book: PolicyBook) -> PreflightOut
     left = dict.fromkeys(each for each in results if isinstance(each, NotChecked) and each.object in given)
     return PreflightOutcome(
         tuple(sorted(unique.values(), key=lambda each: _order(each, groups))),
-        tuple(left)[:MAX_NOT_CHECKED],
+        tuple(left),
         sum(map(_suppressed, findings)),
         len(fleet.workloads),
         groups,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.app.preflight import NOT_ASKED, next_questions, read_files
+from autoscaler.app.preflight_output import MOST_LISTED, as_json, as_text
 from autoscaler.config.preflight import promql
 from autoscaler.config.preflight.command import read_command
 from autoscaler.config.preflight.facts import Answer, QueryFacts, Question, Sample
 from autoscaler.config.preflight.metrics_adapter import adapter_rules
 from autoscaler.config.preflight.mounted import PodInputs
-from autoscaler.config.preflight.objects import Manifest, Manifests, read_object
+from autoscaler.config.preflight.objects import Manifest, Manifests, NotChecked, read_object
 from autoscaler.config.preflight.patterns import fits
 from autoscaler.config.preflight.run import run
 from autoscaler.config.preflight.scene import Scene
@@ -472,3 +474,21 @@ def test_no_namespace_takes_all_questions_when_it_has_many() -> None:
     assert [
         question for question, by in facts.wanted.items() if by == "web" and facts.answers[question] is NOT_ASKED
     ] == []
+
+
+def test_namespaces_take_turns_in_what_was_not_checked_when_one_has_thousands_of_it():
+    crowd = [thing("Oddity", f"o-{number}", namespace="crowd") for number in range(2 * MOST_LISTED)]
+    objects = [read_object(Document("x.yaml", 1, each)) for each in (*crowd, thing("Oddity", "last", namespace="web"))]
+    outcome = run(Manifests.of([each for each in objects if each is not None]), QueryFacts(server=False), BOOK)
+    told = as_json(outcome)["not_checked"]
+    assert [each["object"] for each in told[:2]] == ["Oddity/crowd/o-0", "Oddity/web/last"]
+    assert len(told) == MOST_LISTED + 1
+    assert told[-1]["what"] == f"{MOST_LISTED + 1:,} more"
+    *_, summary = as_text(outcome)
+    assert summary.endswith(f"; {2 * MOST_LISTED + 1} not checked")
+
+
+def test_reasons_of_all_namespaces_are_shown_when_one_has_hundreds_of_them():
+    crowd = [NotChecked(f"ScaledObject/crowd/{number}", "", "query", f"{number} is odd") for number in range(300)]
+    outcome = replace(checked(GOOD), not_checked=(*crowd, NotChecked("ScaledObject/team/last", "", "query", "odd")))
+    assert any("ScaledObject/team/last" in line for line in as_text(outcome))
