@@ -401,7 +401,7 @@ async def test_a_release_is_installed_changed_and_taken_away(kube_api: KubeApi, 
     release = f"r-{namespace}"
     options = ("--namespace", namespace)
     notes = helm("install", release, CHART, *options, kubeconfig=kubeconfig)
-    assert "annotate deployment" in notes
+    assert "annotate --overwrite deployment" in notes
     name = f"{release}-vllm-autoscaler"
     await kube_api.get("monitoring.coreos.com/v1", "PodMonitor", namespace, name)
     deployment = await kube_api.get("apps/v1", "Deployment", namespace, name)

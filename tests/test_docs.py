@@ -73,6 +73,13 @@ def test_every_command_that_is_shown_has_these_options(document: Path):
         assert command is main or shown <= known | {"--help"}, arguments
 
 
+@pytest.mark.parametrize("document", SHOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_annotation_that_is_shown_takes_the_place_of_a_former_one(document: Path):
+    """kubectl refuses another value of an annotation that an object has, unless it may overwrite it."""
+    shown = re.findall(r"kubectl (?:-n \S+ )?annotate [^`\n]*\n?[^`\n]*=", document.read_text("utf-8"))
+    assert [command for command in shown if "--overwrite" not in command] == []
+
+
 def test_the_readme_shows_each_way_to_run_it():
     shown = {called(main, arguments)[0].name for arguments in commands(ROOT / "README.md")}
     assert shown >= {"dry-run", "explain", "check"}

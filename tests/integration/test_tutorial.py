@@ -52,7 +52,7 @@ def owned_by(owner: dict[str, Any]) -> dict[str, object]:
 async def test_model_is_scaled_when_it_is_annotated_as_shown(site: Site):
     await site.api.apply(*manifests("model.yaml"), namespace=site.namespace)
     shown = "vllm-autoscaler.io/policy=interactive vllm-autoscaler.io/max-replicas=6"
-    assert f"kubectl annotate deployment my-model {shown}" in TUTORIAL
+    assert f"kubectl annotate --overwrite deployment my-model {shown}" in TUTORIAL
     notes = dict(each.split("=") for each in shown.split())
     notes["vllm-autoscaler.io/metrics-port"] = site.port  # of the server that stands for the pod's own port
     await site.patch("Deployment", "my-model", {"metadata": {"annotations": notes}}, "apps/v1")
