@@ -12,6 +12,7 @@ from playwright.async_api import Browser, Page
 
 from autoscaler.adapters.prometheus.range.service_queries import ServiceName
 from autoscaler.report.history import FleetHistory, Span
+from autoscaler.report.html import document, notes, section
 from autoscaler.report.load import measure_load
 from autoscaler.report.page import page
 from autoscaler.report.report import FleetReport, compute
@@ -168,3 +169,15 @@ async def test_page_is_whole_when_seen_in_a_browser(chromium: Browser, tmp_path:
         assert await cut(tab) == []
     assert {*asked} == {file.as_uri()} and problems == []
     await context.close()
+
+
+@pytest.mark.integration
+async def test_page_stays_as_wide_as_the_window_when_a_text_has_no_blank(few: FleetReport, chromium: Browser):
+    """A note or a title may hold the name of a model, and a tenant states it."""
+    endless = "x" * 2000
+    frame = document(endless, endless, endless, [section(endless, "", endless), notes([endless])])
+    for written in (page(replace(few, notes=(endless,), doubts=(endless, ""))), frame):
+        tab = await chromium.new_page(viewport={"width": 390, "height": 800})
+        await tab.set_content(written)
+        assert await tab.evaluate("document.documentElement.scrollWidth") == 390
+        await tab.close()
