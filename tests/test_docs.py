@@ -74,7 +74,7 @@ def test_every_command_that_is_shown_has_these_options(document: Path):
 
 
 @pytest.mark.parametrize("document", SHOWN, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_annotation_that_is_shown_takes_the_place_of_a_former_one(document: Path):
+def test_shown_annotations_replace_former_ones(document: Path):
     """kubectl refuses another value of an annotation that an object has, unless it may overwrite it."""
     shown = re.findall(r"kubectl (?:-n \S+ )?annotate [^`\n]*\n?[^`\n]*=", document.read_text("utf-8"))
     assert [command for command in shown if "--overwrite" not in command] == []

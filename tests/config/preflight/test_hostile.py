@@ -476,7 +476,7 @@ def test_no_namespace_takes_all_questions_when_it_has_many() -> None:
     ] == []
 
 
-def test_namespaces_take_turns_in_what_was_not_checked_when_one_has_thousands_of_it():
+def test_namespaces_take_turns_in_what_was_not_checked():
     crowd = [thing("Oddity", f"o-{number}", namespace="crowd") for number in range(2 * MOST_LISTED)]
     objects = [read_object(Document("x.yaml", 1, each)) for each in (*crowd, thing("Oddity", "last", namespace="web"))]
     outcome = run(Manifests.of([each for each in objects if each is not None]), QueryFacts(server=False), BOOK)
@@ -488,7 +488,7 @@ def test_namespaces_take_turns_in_what_was_not_checked_when_one_has_thousands_of
     assert summary.endswith(f"; {2 * MOST_LISTED + 1} not checked")
 
 
-def test_reasons_of_all_namespaces_are_shown_when_one_has_hundreds_of_them():
+def test_reasons_of_all_namespaces_are_shown():
     crowd = [NotChecked(f"ScaledObject/crowd/{number}", "", "query", f"{number} is odd") for number in range(300)]
     outcome = replace(checked(GOOD), not_checked=(*crowd, NotChecked("ScaledObject/team/last", "", "query", "odd")))
     assert any("ScaledObject/team/last" in line for line in as_text(outcome))
