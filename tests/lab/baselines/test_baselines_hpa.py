@@ -149,7 +149,7 @@ EXECUTORS = st.builds(
     paused_in=st.booleans(),
     paused_out=st.booleans(),
     forced=st.sampled_from([False, False, True]),
-)
+).filter(lambda keda: keda.idle is None or keda.idle < keda.least)  # KEDA refuses others
 
 
 @given(EXECUTORS, st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=60), st.integers(0, 3))
