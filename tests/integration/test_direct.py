@@ -4,9 +4,10 @@ import asyncio
 import re
 import signal
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,10 +120,19 @@ async def test_queue_scales_up_at_once_without_stated_capacity(site: Site):
             queued += queued > 0 or not re.search(r"vllm:num_requests_waiting{.*} 0.0", text)
             if not await site.has(1):
                 break
-        assert await site.has(2)  # as far as one step goes
         assert 0 < queued <= READINGS_TO_REACT
-        (event,) = await eventually(lambda: site.events("Scaled"), "an Event")
-        assert event["note"].startswith("Scales up from 1 to 2 replicas: ")
+
+        async def changes() -> list[Mapping[str, Any]]:
+            return (await daemon.workload(site.namespace, "llama"))["changes"]
+
+        change, *_ = await eventually(changes, "a change")  # the next tick may have made the second by now
+        assert (change["before"], change["after"], change["outcome"]) == (1, 2, "applied")  # as far as one step goes
+        assert change["reason"].startswith("Scales up from 1 to 2 replicas: ")
+
+        async def noted() -> bool:
+            return change["reason"] in {event["note"] for event in await site.events("Scaled")}
+
+        await eventually(noted, "its Event")
 
 
 async def test_count_falls_with_the_load_but_not_without_metrics(
