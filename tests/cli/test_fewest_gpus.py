@@ -47,6 +47,7 @@ def test_devices_are_ordered_by_their_least_constant_count(tmp_path: Path) -> No
     assert first["usd_per_million_tokens"] is None  # the profile names no device
     assert last["device"] == "late" and not last["meets"] and last["why_not"]
     assert document["sentence"] in " ".join(result.output.split())
+    assert f"note: late: {last['why_not']}" in " ".join(result.output.split())
 
     count = round(first["constant_gpus"] / first["gpus_per_replica"])
     fewer = tmp_path / "fewer.json"

@@ -172,9 +172,9 @@ def show(options: ExperimentOptions, results: Sequence[tuple[str, list[FewestGpu
             for trace, found in results:
                 console.print(_table(trace, found))
                 console.print(Text(sentence(found)))
-                for each in found:
-                    if each.why_not:
-                        console.print(Text(printable(f"note: {each.device}: {each.why_not}")))
+                for why in dict.fromkeys(each.why_not for each in found if each.why_not):
+                    devices = ", ".join(each.device for each in found if each.why_not == why)
+                    console.print(Text(printable(f"note: {devices}: {why}")))
         print(captured.get(), end="")
 
 
@@ -190,13 +190,13 @@ def _table(trace: str, found: Sequence[FewestGpus]) -> Table:
     table.add_column("device")
     for title in (
         "GPUs a replica",
-        "constant GPUs",
-        "attainment",
-        "$/M tok",
-        "peak GPUs",
-        "mean GPUs",
-        "attainment",
-        "$/M tok",
+        "constant:\nGPUs",
+        "constant:\nattainment",
+        "constant:\n$/M tok",
+        "policy:\npeak GPUs",
+        "policy:\nmean GPUs",
+        "policy:\nattainment",
+        "policy:\n$/M tok",
     ):
         table.add_column(title, justify="right")
     for each in found:
