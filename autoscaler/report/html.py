@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
 from autoscaler.lab.report.format import printable
 
 NUMBER = ' class="number"'
+
+_QUOTED = re.compile(r"`([^`]{1,200})`")
 
 
 def escape(text: str) -> str:
@@ -77,5 +80,12 @@ def notes(lines: Sequence[str]) -> str:
     """Return the last card; "": nothing is to be noted."""
     if not lines:
         return ""
-    items = "".join(f"<li>{escape(text)}</li>" for text in lines)
+    items = "".join(f"<li>{_sentence(text)}</li>" for text in lines)
     return f'<section class="card"><h2>Notes</h2><ul>{items}</ul></section>'
+
+
+def _sentence(text: str) -> str:
+    """Return a note as HTML: a capital where it begins with a word, and code where it quotes with backticks."""
+    begin = text.split(" ", 1)[0]
+    whole = escape(text[:1].upper() + text[1:] if begin.isalpha() else text)
+    return _QUOTED.sub(r"<code>\1</code>", whole)

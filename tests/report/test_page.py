@@ -171,6 +171,12 @@ async def test_page_is_whole_when_seen_in_a_browser(chromium: Browser, tmp_path:
     await context.close()
 
 
+def test_notes_of_a_page_are_sentences_with_quotes():
+    written = notes(["of 2 services", "team/chat is new", "`idleAfter: <b>` counts as `0`", "one ` alone"])
+    quoted = "<code>idleAfter: &lt;b&gt;</code> counts as <code>0</code>"
+    assert re.findall("<li>(.*?)</li>", written) == ["Of 2 services", "team/chat is new", quoted, "One ` alone"]
+
+
 @pytest.mark.integration
 async def test_page_stays_as_wide_as_the_window_when_a_text_has_no_blank(few: FleetReport, chromium: Browser):
     """A note or a title may hold the name of a model, and a tenant states it."""
