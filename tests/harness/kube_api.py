@@ -115,6 +115,7 @@ class KubeApi:
         self._plurals: dict[tuple[str, str], tuple[str, bool]] = {}
         self._installed: set[str] = set()  # CRDs of `install_crds`
         self._namespaces: set[str] = set()  # of `namespace`
+        self.written: list[str] = []  # paths to which the requests of this test wrote
         self._applied: set[tuple[str, str]] = set()  # namespaces, and paths of workloads that were applied there
         self._kept: tuple[asyncio.AbstractEventLoop, aiohttp.ClientSession] | None = None  # connections of one test
         self._audited: list[AuditEvent] = []  # what was read of the audit log,
@@ -280,9 +281,14 @@ class KubeApi:
             {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}},
         )
         user = User(f"system:serviceaccount:{namespace}:{name}", token["status"]["token"])
-        for role in {role["kind"]: role for role in roles}.values():  # the server learns of each kind in order
-            await eventually(lambda role=role: self._may(user, namespace, role), f"{name} has its rights", every_s=0.01)
+        await self.knows_rights(user, namespace, *{role["kind"]: role for role in roles}.values())  # each kind in order
         return user
+
+    async def knows_rights(self, user: User, namespace: str, *roles: Manifest) -> None:
+        """Wait until the server grants a user these Roles and ClusterRoles."""
+        for role in roles:
+            what = f"{user.name} has the rights of {role['metadata']['name']}"
+            await eventually(lambda role=role: self._may(user, namespace, role), what, every_s=0.01)
 
     async def _may(self, user: User, namespace: str, role: Manifest) -> bool:
         """Say whether the server grants the first rule of a role already: it learns of bindings by a watch."""
@@ -310,10 +316,13 @@ class KubeApi:
         *,
         user: User | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
         **parameters: str,
     ) -> Any:
         """Send one request and return the decoded answer. Raises ApiError for any status from 400 on."""
-        headers = {**self._headers(user or self.admin), "Content-Type": content_type}
+        if method != "GET":
+            self.written.append(path)
+        headers = {**self._headers(user or self.admin), "Content-Type": content_type, "Accept": accept}
         data = None if body is None else io.BytesIO(json.dumps(body).encode())  # bytes as they are: a warning if many
         kept = self._kept[1] if self._kept is not None and self._kept[0] is asyncio.get_running_loop() else None
         async with (
@@ -412,6 +421,7 @@ class KubeApi:
         """
         crds, namespaces = set(self._installed), set(self._namespaces)
         self._applied.clear()
+        self.written.clear()
         self._kept = asyncio.get_running_loop(), _session()
         try:
             yield

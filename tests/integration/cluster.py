@@ -2,7 +2,8 @@
 
 The API server stores, admits and refuses. `Cluster.step` does by hand what others would do: it creates and removes pods
 like a ReplicaSet, binds them to nodes like the scheduler, and makes them ready like the kubelet. `Cluster.turn` then
-lets the daemon tick once and sets its clock forward, so that minutes pass within a second.
+lets the daemon tick once and sets its clock forward, so that minutes pass within a second. Before each tick it waits
+until the daemon knows what the API server has stored, so a busy machine changes no decision.
 """
 
 import asyncio
@@ -18,6 +19,9 @@ from typing import Any
 from aiohttp import web
 
 from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.kubernetes.api.client import object_path
+from autoscaler.adapters.kubernetes.api.reflector import ACCEPT_METADATA_LIST, Reflector
+from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.pods.status import DELETION_COST
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.app.wiring import build_loop, connect_cluster, open_sources
@@ -48,7 +52,7 @@ from tests.adapters.kubernetes.world import (
     waiting_status,
 )
 from tests.harness.kube_api import ApiError, User, load_manifests
-from tests.harness.process import eventually
+from tests.harness.process import PATIENCE_S, eventually
 from tests.harness.sleep_engine import SleepEngine
 from tests.integration.site import Site, recording
 
@@ -59,7 +63,6 @@ ENGINE = ({"name": "vllm", "image": "vllm", "args": ["--model", "m"]},)
 BATCH = 10  # requests that an engine runs at once
 TOKENS_PER_S = 20.0  # of each of them
 TURN_S = 5.0  # of the daemon's clock between two ticks
-WATCH_S = 0.05  # real time in which the daemon's watches show what has changed
 STEADY_TURNS, MAX_TURNS = 8, 60
 LWS = "leaderworkerset.x-k8s.io/v1"
 LWS_GROUP, LWS_WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"
@@ -77,11 +80,18 @@ class LeapingClock(SystemClock):
     def __init__(self) -> None:
         self._leapt_s = 0.0
         self._leapt = asyncio.Event()
+        self._sleeping: set[asyncio.Task[Any] | None] = set()  # since the last leap
 
     def leap(self, duration_s: float) -> None:
         self._leapt_s += duration_s
+        self._sleeping.clear()
         self._leapt.set()
         self._leapt = asyncio.Event()
+
+    def is_awaited(self, *names: str) -> bool:
+        """Say whether all tasks whose names begin like this sleep, and know of the last leap."""
+        tasks = [task for task in asyncio.all_tasks() if task.get_name().startswith(names)]
+        return self._sleeping.issuperset(tasks)
 
     def now_s(self) -> float:
         return super().now_s() + self._leapt_s
@@ -90,11 +100,15 @@ class LeapingClock(SystemClock):
         return super().wall_s() + self._leapt_s
 
     async def sleep(self, duration_s: float) -> None:
-        end_s = self.now_s() + duration_s
-        while (left_s := end_s - self.now_s()) > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left_s):  # unlike `wait_for`, it swallows no cancellation as it leaps
-                    await self._leapt.wait()
+        end_s, task = self.now_s() + duration_s, asyncio.current_task()
+        try:
+            while (left_s := end_s - self.now_s()) > 0:
+                self._sleeping.add(task)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):  # unlike `wait_for`, it swallows no cancellation as it leaps
+                        await self._leapt.wait()
+        finally:
+            self._sleeping.discard(task)
 
 
 class Engines:
@@ -151,6 +165,7 @@ class Daemon:
 
     loop: Loop
     readiness: Callable[[], dict[str, Any]]
+    fleet: KubeFleet
     last: TickRecord | None = None
 
     async def tick(self) -> None:
@@ -359,10 +374,38 @@ class Cluster:
         for _ in range(count):
             if step:
                 await self.step()
-            await asyncio.sleep(WATCH_S)
+            await self._shown()
             for daemon in self.daemons:
                 await daemon.tick()
+            await self._waiting()
             self.clock.leap(TURN_S)
+
+    async def _shown(self) -> None:
+        """Wait until each daemon knows what is stored, and has heard from the API server since the last leap."""
+        await self._waiting()
+        paths, self.api.written = self.api.written, []
+        kinds = {"deployments", "leaderworkersets", "pods", *(part for path in paths for part in path.split("/"))}
+        for watch in (watch for daemon in self.daemons for watch in _watches(daemon.fleet)):
+            if watch.resource.plural in kinds and not watch.absent:
+                what = f"the daemon knows the {watch.resource.plural}"
+                await eventually(lambda watch=watch: self._is_known(watch), what, every_s=0.005)
+
+    async def _is_known(self, watch: Reflector[Any]) -> bool:
+        path = object_path(watch.resource.root, watch.namespace, watch.resource.plural)
+        found = await self.api.request("GET", path, accept=ACCEPT_METADATA_LIST, **dict(watch._selector))
+        stored = [each["metadata"] for each in found["items"] or ()]
+        versions = {
+            (each.get("namespace", ""), each["name"]): (each["uid"], each["resourceVersion"]) for each in stored
+        }
+        return watch._known == versions
+
+    async def _waiting(self) -> None:
+        """Wait until heartbeats, and calls of engines that fall asleep or wake, wait for the clock."""
+
+        async def are_waiting() -> bool:
+            return self.clock.is_awaited("heartbeat", "sleep ")
+
+        await eventually(are_waiting, "the daemons wait for the clock", every_s=0.002)
 
     async def settle(self) -> None:
         """Turn until no count and no pod has changed for some turns."""
@@ -418,7 +461,7 @@ class Cluster:
             policies=(policy or self.site.policy,),
             default_policy="quick",
             namespaces=(self.namespace,),
-            scrape=ScrapeSettings(gateways=tuple(gateways)),
+            scrape=ScrapeSettings(gateways=tuple(gateways), timeout_s=PATIENCE_S),
             node_group_max=tuple(node_group_max),
             quotas=quota_file,
             node_requests=node_requests,
@@ -438,7 +481,8 @@ class Cluster:
             parts = await connect_cluster(stack, settings, self.clock, policies, sources, metrics)
             loop = await build_loop(stack, parts, settings, metrics)
             tasks = [asyncio.create_task(work(), name=name) for name, work in parts.background]
-            running = Daemon(loop, parts.detail)
+            assert isinstance(parts.workloads, KubeFleet)
+            running = Daemon(loop, parts.detail, parts.workloads)
 
             async def ticked() -> bool:
                 await running.tick()
@@ -620,6 +664,11 @@ class Cluster:
             ips = [ip for app, ip in ready if app in names]
             self.engines.requests.update(dict.fromkeys(ips, requests / max(len(ips), 1)))
         self.engines.requests.update({by_name[name]: n for name, n in self.load_of_pods.items() if name in by_name})
+
+
+def _watches(fleet: KubeFleet) -> list[Reflector[Any]]:
+    watch = fleet._watch
+    return [*watch._reflectors, *watch._found()]
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.harness.process import eventually
 from tests.integration.cluster import GPU, L4, Cluster, Run
 from tests.integration.site import POLICY
 
@@ -29,7 +30,7 @@ async def test_stated_priority_counts_up_to_the_limit_of_its_namespace(cluster: 
         assert sorted(await cluster.counts("modest", "greedy")) == [2, 3]
         told = f"priority: too high for the namespace '{cluster.namespace}', so 100 counts, found 5000"
         assert daemon.sentence("greedy").endswith(f" But {told}; allowed: at most 100.")
-        (event,) = await cluster.site.events("ProblemDetected")
+        (event,) = await eventually(lambda: cluster.site.events("ProblemDetected"), "an Event")
         assert event["regarding"]["name"] == "greedy" and told in event["note"]
         limit(5000)
         await cluster.settle()

@@ -38,6 +38,10 @@ async def placeholders(cluster: Cluster) -> dict[str, Any]:
     return {each["metadata"]["name"]: each for each in found if each["metadata"]["name"].startswith(PLACEHOLDER)}
 
 
+async def has_none(cluster: Cluster) -> bool:
+    return await placeholders(cluster) == {}
+
+
 async def turn_until(cluster: Cluster, begin_s: float, ahead_s: float) -> None:
     """Turn until this many seconds before the window."""
     while cluster.clock.wall_s() < begin_s - ahead_s:
@@ -76,7 +80,7 @@ async def test_a_node_comes_before_the_replicas_of_a_window(cluster: Cluster, ru
 
         await turn_until(cluster, begin_s, LEAD_S - 3 * TURN_S)
         assert await cluster.counts("llama") == [3]
-        assert await placeholders(cluster) == {}
+        await eventually(lambda: has_none(cluster), "the placeholders are gone")
         await cluster.settle()
         assert not cluster.pending()
         assert [pod["status"]["phase"] for pod in await cluster.pods()] == ["Running"] * 3
@@ -100,7 +104,7 @@ async def test_a_window_that_is_removed_leaves_no_placeholder(cluster: Cluster, 
         body = {"metadata": {"annotations": annotations}}
         await cluster.api.request("PATCH", path, body, content_type="application/merge-patch+json")
         await cluster.turn(3)
-        assert await placeholders(cluster) == {}
+        await eventually(lambda: has_none(cluster), "the placeholders are gone")
         assert await cluster.counts("llama") == [1]
 
 
