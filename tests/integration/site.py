@@ -1,5 +1,6 @@
 """Environment of the daemon in the end-to-end tests: one workload in a real cluster, with recorded metrics."""
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -11,9 +12,7 @@ from tests.harness.kube_api import KubeApi, User
 from tests.integration.command import Daemon, daemon
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "vllm"
-# A replica holds ten requests, so 4 running and 30 waiting need four. From one recording to the next an engine
-# seems to serve 16 requests between two readings. Where these are 0.1 s apart it is so fast that fewer are needed,
-# so tests that wait for four at once have a longer period.
+# A replica holds ten requests, so 4 running and 30 waiting need four.
 POLICY = """\
 apiVersion: vllm-autoscaler.io/v1
 kind: Policy
@@ -35,6 +34,19 @@ def recording(name: str) -> str:
     return (RECORDINGS / f"{name}.prom").read_text()
 
 
+_STATE = re.compile(r"(?m)^(vllm:(?:num_requests|kv_cache)_[a-z_]+\{.*\}) (.*)$")
+
+
+def loaded(name: str) -> str:
+    """Return the recording `running` with the requests of another one, so that nothing was served in between.
+
+    Else an engine would seem to have served 16 requests between two readings. Where a busy machine makes these 0.1 s
+    apart, it would be so fast that fewer replicas are needed.
+    """
+    state = dict(_STATE.findall(recording(name)))
+    return _STATE.sub(lambda found: f"{found[1]} {state[found[1]]}", recording("running"))
+
+
 class Site(World):
     """A namespace, the workload `llama` under the policy `quick`, its metrics, and users for the daemon."""
 
@@ -47,8 +59,8 @@ class Site(World):
         self.policy.write_text(POLICY)
 
     def load(self, name: str) -> None:
-        """Have every pod serve a recording from now on."""
-        self.metrics.serve("/metrics", recording(name))
+        """Have every pod show the requests of a recording from now on."""
+        self.metrics.serve("/metrics", loaded(name))
 
     async def workload(self, name: str = "llama", replicas: int = 1, **annotations: str) -> None:
         """Make a Deployment under the policy `quick` with its ready pods."""
