@@ -64,14 +64,12 @@ async def test_make_demo_prints_the_page_and_stops_on_ctrl_c(tmp_path: Path):
 async def test_planner_learns_from_the_replicas_and_explain_shows_it(tmp_path: Path):
     async with daemon(tmp_path, "demo", "--speed", "120") as demo:
 
-        async def learned() -> bool:
+        async def learned() -> dict[str, Any]:
             explanation = (await demo.workload("models", "chat-8b"))["explanation"]
-            return explanation["signal"] == "planner" and "strategy" in {
-                line["name"] for line in explanation["forecast"]
-            }
+            names = {line["name"] for line in explanation["forecast"]}
+            return explanation["inputs"] if explanation["signal"] == "planner" and "strategy" in names else {}
 
-        await eventually(learned, "a recommendation of the planner", every_s=0.2)
-        inputs = (await demo.workload("models", "chat-8b"))["explanation"]["inputs"]
+        inputs = await eventually(learned, "a recommendation of the planner", every_s=0.2)
         assert 0.004 < inputs["planner_idle_gap_s"] < 0.02, "an 8B model on an H100"
         assert 0 <= inputs["planner_missed_fraction"] < 1, "misses are counted"
         told = await run(tmp_path, "explain", "models/chat-8b", "--url", demo.url)
@@ -96,13 +94,14 @@ async def test_as_json_it_ends_by_itself_with_one_summary(tmp_path: Path):
     arguments = ("--json", "--duration", "5s", "--speed", "120", "--seed", "7")
     async with daemon(tmp_path, "demo", *arguments, ready=False) as demo:
         assert await demo.ended() == 0
-        assert time.monotonic() - demo.started_s >= 5
+        took_s = time.monotonic() - demo.started_s
+        assert took_s >= 5
         assert demo.err == ""
         (line,) = demo.out.splitlines()
     summary: dict[str, Any] = json.loads(line)
     assert summary["seed"] == 7
     # Two minutes in each second; on a busy machine the clock waits for decisions.
-    assert 0 < summary["simulated_s"] <= 720
+    assert 0 < summary["simulated_s"] <= 120 * took_s
     assert summary["requests"] > 0.8 * summary["simulated_s"]
     assert 0 <= summary["attainment"] <= 1
     assert 0 < summary["gpu_hours"] <= summary["static_gpu_hours"]

@@ -44,6 +44,12 @@ async def ticks(daemon: Daemon, count: int) -> None:
     await eventually(done, f"{count} more ticks", every_s=0.2)  # the page of metrics is long
 
 
+async def changes(site: Site, daemon: Daemon) -> list[Mapping[str, Any]]:
+    """Return the changes of `llama` that the daemon has recorded, oldest first."""
+    found: list[Mapping[str, Any]] = (await daemon.workload(site.namespace, "llama"))["changes"]
+    return found
+
+
 def writes(site: Site, *users: User) -> list[tuple[str, int]]:
     """Return name and HTTP status of every scale request in the site's namespace."""
     return [
@@ -77,7 +83,7 @@ async def test_queue_adds_replicas_and_one_sentence_explains_it(site: Site):
 
         (event,) = await eventually(lambda: site.events("Scaled"), "an Event")
         (logged,) = daemon.log("scaled")
-        (change,) = (await daemon.workload(site.namespace, "llama"))["changes"]
+        (change,) = await changes(site, daemon)
         assert "4 running and 30 waiting" in change["reason"]
         assert event["note"] == change["reason"]
         assert logged["reason"] == change["reason"]
@@ -122,10 +128,8 @@ async def test_queue_scales_up_at_once_without_stated_capacity(site: Site):
                 break
         assert 0 < queued <= READINGS_TO_REACT
 
-        async def changes() -> list[Mapping[str, Any]]:
-            return (await daemon.workload(site.namespace, "llama"))["changes"]
-
-        change, *_ = await eventually(changes, "a change")  # the next tick may have made the second by now
+        # The next tick may have made the second by now.
+        change, *_ = await eventually(lambda: changes(site, daemon), "a change")
         assert (change["before"], change["after"], change["outcome"]) == (1, 2, "applied")  # as far as one step goes
         assert change["reason"].startswith("Scales up from 1 to 2 replicas: ")
 
@@ -254,7 +258,7 @@ async def test_gateway_wakes_a_workload_without_pods(site: Site, prometheus: Sta
         assert await site.has(0)
         site.metrics.serve("/gateway", f"{queue}1\n")
         await eventually(lambda: site.has(1), "one replica")
-        (change,) = (await daemon.workload(site.namespace, "llama"))["changes"]
+        (change,) = await eventually(lambda: changes(site, daemon), "the change")  # recorded after the count is set
         assert (change["before"], change["after"]) == (0, 1)
         assert {source["source"] for source in (await daemon.readyz())["sources"]} == {"gateway", "prometheus"}
 
@@ -264,9 +268,14 @@ async def test_paused_workload_is_not_scaled_until_resumed(site: Site):
     site.load("saturated")
     user = await site.user()
     async with site.daemon(user, "direct", "--scrape") as daemon:
+
+        async def seen() -> dict[str, Any]:
+            answer = (await daemon.workload(site.namespace, "llama"))["workload"]
+            return answer if answer["waiting"] == 30 else {}
+
         await ticks(daemon, 4)
-        seen = (await daemon.workload(site.namespace, "llama"))["workload"]
-        assert (seen["paused"], seen["waiting"], seen["wanted"]) == (True, 30, 1)
+        answer = await eventually(seen, "the queue is seen")
+        assert (answer["paused"], answer["wanted"]) == (True, 1)
         assert writes(site, user) == []
         await annotate(site, "llama", paused=None)
         await eventually(lambda: site.has(4), "four replicas")

@@ -130,7 +130,7 @@ async def test_pod_is_first_and_nothing_goes_when_the_server_is_down(
         await eventually(lambda: _is(cluster, new, "no_space"), "the share of what pods alone name")
         await cluster.wish(new)
         await cluster.until(lambda ready: ready == {parse(new).key})
-        assert not await self_says(agent, "unreachable")
+        await eventually(lambda: self_says(agent, "unreachable", is_set=False), "the metric of the outage ends")
         assert [str(model.listing.source) for model in WeightStore(cluster.root).models()] == [new]
         await cluster.wish(old, new)
         await eventually(lambda: _is(cluster, old, "no_space"), "the state of the model that has no room")
@@ -139,8 +139,8 @@ async def test_pod_is_first_and_nothing_goes_when_the_server_is_down(
         assert agent.code is None
 
 
-async def self_says(agent: Daemon, cause: str) -> bool:
-    return await agent.metric("vllm_autoscaler_weights_agent_problem", cause=cause) == 1
+async def self_says(agent: Daemon, cause: str, is_set: bool = True) -> bool:
+    return (await agent.metric("vllm_autoscaler_weights_agent_problem", cause=cause) == 1) is is_set
 
 
 async def _is(cluster: Cluster, source: str, cause: str) -> bool:

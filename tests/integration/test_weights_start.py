@@ -15,6 +15,7 @@ from tests.harness.certificates import Certificates
 from tests.harness.hub import FakeHub, safetensors
 from tests.harness.hub import serving as serving_hub
 from tests.harness.kube_api import KubeApi
+from tests.harness.process import eventually
 from tests.integration.command import FORKED, Command
 from tests.integration.test_weights_agent import HUB, Cluster
 
@@ -51,6 +52,7 @@ async def test_pod_starts_from_its_node_and_the_next_prefers_it(
     into = tmp_path / "pod"
     into.mkdir()
     async with serving(certificates.issue(site.service), site.port), cluster.agent():
+        await eventually(site.is_patched, "the API server calls the webhook")
         pod = await site.create(pod_of(engine("--model=org/model")))
         await bind(site, pod["metadata"]["name"], cluster.name)
         (waits,) = pod["spec"]["initContainers"]
