@@ -108,7 +108,8 @@ async def site(shared_kube_api: KubeApi) -> AsyncIterator[Site]:
 
 
 async def in_force(site: Site) -> None:
-    for why, request in FIRST.items():
+    stateful_plain = "only what has the annotation", scale("@", "statefulsets", "plain")
+    for why, request in (*FIRST.items(), stateful_plain):
         await eventually(lambda why=why, request=request: site.is_refused(why, *request), f"in force: {why}")
 
 

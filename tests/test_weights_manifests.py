@@ -245,7 +245,14 @@ async def agent(installed: KubeApi) -> User:
         return False
 
     await eventually(is_limited, "the policy is in force")
+    await installed.knows_rights(user, AGENT, *roles_of_agent())
     return user
+
+
+def roles_of_agent() -> list[Document]:
+    documents = rendered("base")
+    named = [("ClusterRole", AGENT), ("Role", AGENT), ("Role", "vllm-autoscaler-wishes")]
+    return [only(documents, kind, name) for kind, name in named]
 
 
 async def token(api: KubeApi, spec: dict[str, Any]) -> User:
@@ -303,10 +310,7 @@ async def test_rights_of_an_agent_are_those_that_it_uses(installed: KubeApi, age
             await node.publish(Report({source.key: ModelReport(str(source), State.READY, 7)}))
     labels = (await installed.get("v1", "Node", None, "node-a"))["metadata"]["labels"]
     assert labels[label_of(source.key)] == "ready"
-    documents = rendered("base")
-    named = [("ClusterRole", AGENT), ("Role", AGENT), ("Role", "vllm-autoscaler-wishes")]
-    roles = [only(documents, kind, name) for kind, name in named]
-    assert installed.used(agent) == granted(*roles)
+    assert installed.used(agent) == granted(*roles_of_agent())
 
 
 @pytest.mark.integration

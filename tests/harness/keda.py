@@ -42,6 +42,7 @@ async def keda(api: KubeApi, directory: Path) -> AsyncIterator[None]:
     kubeconfig = api.kubeconfig()
     environment = {"KUBECONFIG": str(kubeconfig), "WATCH_NAMESPACE": "", "POD_NAMESPACE": NAMESPACE}
     environment["KEDA_CLUSTER_OBJECT_NAMESPACE"] = NAMESPACE
+    environment["KEDA_HTTP_DEFAULT_TIMEOUT"] = "60000"  # ms: two late answers of a busy Prometheus would be a fallback
     certificates = _certificates(directory)
     ca = (certificates / "ca.crt").read_bytes()
     probe, metrics, adapter, webhooks, webhooks_probe = (free_port() for _ in range(5))
