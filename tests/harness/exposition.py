@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import socket
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -36,11 +36,16 @@ class ExpositionServer:
         self.address = f"127.0.0.1:{port}"
         self.url = f"{scheme}://{self.address}"
         self.requests: list[web.Request] = []
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, Callable[[], Answer]] = {}
 
-    def serve(self, path: str, answer: Answer | str | bytes) -> str:
-        """Set the answer of a path and return its URL; a plain text is answered as it is."""
-        self._answers[path] = answer if isinstance(answer, Answer) else Answer(answer)
+    def serve(self, path: str, answer: Answer | str | bytes | Callable[[], str]) -> str:
+        """Set the answer of a path and return its URL. A plain text is answered as it is; a function returns it."""
+
+        def current() -> Answer:
+            found = answer() if callable(answer) else answer
+            return found if isinstance(found, Answer) else Answer(found)
+
+        self._answers[path] = current
         return self.url + path
 
     def forget(self, path: str) -> None:
@@ -53,7 +58,8 @@ class ExpositionServer:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)
-        answer = self._answers.get(request.path, Answer("no such path\n", HTTPStatus.NOT_FOUND))
+        current = self._answers.get(request.path)
+        answer = current() if current is not None else Answer("no such path\n", HTTPStatus.NOT_FOUND)
         await asyncio.sleep(answer.delay_s)
         body = answer.body.encode() if isinstance(answer.body, str) else answer.body
         headers = {"Content-Type": TEXT, **answer.headers}

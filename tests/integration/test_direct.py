@@ -1,9 +1,11 @@
 """Direct mode end to end: the command, a real API server with the shipped Role, recorded metrics and replicas."""
 
 import asyncio
+import math
 import re
 import signal
 import stat
+import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +28,8 @@ pytestmark = pytest.mark.integration
 
 MERGE = "application/merge-patch+json"
 SHIPPED_POLICIES = shipped()
-READINGS_TO_REACT = 5  # one per second: two show the queue beyond its limit, the others are in flight
+IDLE_S = 5
+READINGS_TO_REACT = 3  # one per second: the first has no queue of a second before, two show it beyond its limit
 AGE = re.compile(r" \(metrics up to .* old\)")  # differs from tick to tick
 
 
@@ -91,45 +94,52 @@ async def test_queue_adds_replicas_and_one_sentence_explains_it(site: Site):
         assert await daemon.metric("vllm_autoscaler_desired_replicas", workload="llama") == 4
 
         await ticks(daemon, 1)
-        shown = await run(site.directory, "explain", f"{site.namespace}/llama", "--url", daemon.url)
-        explanation = (await daemon.workload(site.namespace, "llama"))["explanation"]
-        assert shown.code == 0
+
+        async def explanation() -> tuple[set[str], list[str], list[str]]:
+            """Return sentence, warnings, and the names of the lines below."""
+            answer = (await daemon.workload(site.namespace, "llama"))["explanation"]
+            names = [line["name"] for line in answer["forecast"]]
+            return said([answer["sentence"]]), answer["warnings"], names
+
+        async def explained() -> tuple[Any, ...]:
+            """Return what the API and the command say, unless it changed meanwhile."""
+            before = await explanation()
+            shown = await run(site.directory, "explain", f"{site.namespace}/llama", "--url", daemon.url)
+            assert shown.code == 0
+            return (before, shown.out.splitlines()) if await explanation() == before else ()
+
+        (sentence, warnings, names), shown = await eventually(explained, "an explanation")
         pages = [(await daemon.get(path))[1] for path in ("/readyz", "/metrics", "/api/v1/workloads")]
         assert user.token not in "".join([daemon.err, *pages])
-        assert said(shown.out.splitlines()[:1]) == said([explanation["sentence"]])
-        warnings = [line for line in shown.out.splitlines() if line.startswith("Warning: ")]
-        assert [f"Warning: {warning}." for warning in explanation["warnings"]] == warnings
-        titles = [line.split()[0] for line in shown.out.splitlines()[1 + len(warnings) :]]
-        assert titles == [*(line["name"] for line in explanation["forecast"]), "gpus", "start"]
+        assert said(shown[:1]) == sentence
+        assert [line for line in shown if line.startswith("Warning: ")] == [f"Warning: {each}." for each in warnings]
+        assert [line.split()[0] for line in shown[1 + len(warnings) :]] == [*names, "gpus", "start"]
     assert writes(site, user) == [("llama", 200)]
     assert site.api.refused(user) == set()
     assert site.api.used(user) <= granted(*shipped_roles("direct"))
 
 
 async def test_queue_scales_up_at_once_without_stated_capacity(site: Site):
-    """The shipped policy and a real server's metrics, second by second: the capacity is not known before the queue.
-
-    The daemon reads once a second, and each text is there until it was read.
-    """
+    """The shipped policy and a real server's metrics, as of each second: the capacity is not known before the queue."""
     shipped = (SHIPPED_POLICIES / "interactive.yaml").read_text()
     site.policy.write_text(shipped.replace("name: interactive", "name: quick"))
-    texts = loop_recording(IDLE, 10, 40, every_s=1, phase_s=0)
-    site.metrics.serve("/metrics", next(texts))
+    texts = list(loop_recording(IDLE, IDLE_S, 40, every_s=1, phase_s=0))
+    begun_s = math.inf
+
+    def text() -> str:
+        return texts[int(min(max(time.monotonic() - begun_s, 0.0), len(texts) - 1))]
+
+    site.metrics.serve("/metrics", text)
     await site.workload()
     async with site.daemon(await site.user(), "direct", "--scrape", period="1s") as daemon:
         await ticks(daemon, 1)
-        queued = 0  # texts that were read from the first with a queue on
-        for text in texts:
-            asked = site.metrics.asked("/metrics")
-            site.metrics.serve("/metrics", text)
-            await eventually(lambda asked=asked: asyncio.sleep(0, site.metrics.asked("/metrics") > asked), "it is read")
-            queued += queued > 0 or not re.search(r"vllm:num_requests_waiting{.*} 0.0", text)
-            if not await site.has(1):
-                break
-        assert 0 < queued <= READINGS_TO_REACT
-
-        # The next tick may have made the second by now.
-        change, *_ = await eventually(lambda: changes(site, daemon), "a change")
+        begun_s = time.monotonic()
+        change, *_ = await eventually(lambda: changes(site, daemon), "a change")  # by now there may be a second
+        history = (await daemon.workload(site.namespace, "llama"))["history"]
+        readings = [
+            waiting for tick, waiting in zip(history["tick"], history["waiting"], strict=True) if tick <= change["tick"]
+        ]
+        assert 0 < sum((waiting or 0) > 0 for waiting in readings) <= READINGS_TO_REACT
         assert (change["before"], change["after"], change["outcome"]) == (1, 2, "applied")  # as far as one step goes
         assert change["reason"].startswith("Scales up from 1 to 2 replicas: ")
 

@@ -198,7 +198,7 @@ async def test_follower_sends_calls_on_when_another_daemon_leads(site: Site):
     ):
         await eventually(answered(asks_first), "the first answers")
         async with running(site, user, ports[1]) as second:
-            await ticks(second, 4)
+            await ticks(second, 2)
 
             async def calls_wait() -> bool:
                 try:

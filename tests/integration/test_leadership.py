@@ -31,7 +31,7 @@ async def test_second_daemon_takes_over_when_the_first_is_killed(site: Site):
         async with site.daemon(user, "direct", "--scrape") as second:
             site.load("saturated")
             await eventually(lambda: site.has(4), "four replicas")
-            await ticks(second, 3)
+            await ticks(second, 2)
             assert (await leads(first), await leads(second)) == (True, False)
             followed = await second.workload(site.namespace, "llama")
             assert (followed["workload"]["wanted"], followed["changes"]) == (4, [])
