@@ -54,10 +54,23 @@ class Keda:
     async def __aexit__(self, *_: object) -> None:
         await self._channel.close()
 
+    async def call(self, method: Any, request: Any) -> Any:
+        """Call once, and again if a busy machine stopped the daemon for its deadline of a second."""
+        while True:
+            try:
+                return await method(request, timeout=PATIENCE_S)
+            except grpc.aio.AioRpcError as error:
+                if not (error.details() or "").startswith("no answer within 1 s"):
+                    raise
+
     async def metrics(self) -> pb.GetMetricsResponse:
-        (spec,) = (await self.stub.GetMetricSpec(self.reference, timeout=PATIENCE_S)).metricSpecs
+        (spec,) = (await self.call(self.stub.GetMetricSpec, self.reference)).metricSpecs
         request = pb.GetMetricsRequest(scaledObjectRef=self.reference, metricName=spec.metricName)
-        return await self.stub.GetMetrics(request, timeout=PATIENCE_S)
+        answer: pb.GetMetricsResponse = await self.call(self.stub.GetMetrics, request)
+        return answer
+
+    async def is_active(self) -> bool:
+        return bool((await self.call(self.stub.IsActive, self.reference)).result)
 
     async def value(self) -> float:
         """Return the one published value; both fields must agree."""
@@ -136,9 +149,7 @@ async def test_first_answer_waits_for_a_trusted_tick(site: Site):
         await eventually(waits, "its refusal names the workload")  # those of a follower do not
         site.load("saturated")
         await eventually(lambda: keda.publishes(4), "four replicas are published")
-        hpa.replicas = executor.poll(
-            0.0, (await keda.stub.IsActive(keda.reference, timeout=PATIENCE_S)).result, hpa.replicas
-        )
+        hpa.replicas = executor.poll(0.0, await keda.is_active(), hpa.replicas)
         assert hpa.sync(0.0, keda_value(await keda.value(), 0)) == 4
         assert await site.has(1), "the daemon itself changes nothing"
 
@@ -168,7 +179,7 @@ async def test_one_request_at_the_gateway_wakes_from_zero(site: Site):
         Keda(site.namespace, port) as keda,
     ):
         await eventually(answered(keda), "an answer")
-        assert (await keda.stub.IsActive(keda.reference, timeout=PATIENCE_S)).result is False
+        assert not await keda.is_active()
         woken = asyncio.ensure_future(keda.woken())
         asked = site.metrics.asked("/gateway")
         await ticks(daemon, 2)
