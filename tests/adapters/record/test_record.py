@@ -18,7 +18,7 @@ import structlog
 from autoscaler.adapters.record import folder as folders
 from autoscaler.adapters.record.file import FORMAT, RecordFile
 from autoscaler.adapters.record.reader import Record
-from autoscaler.adapters.record.recorder import MAX_QUEUED, RecordWriter
+from autoscaler.adapters.record.recorder import RecordWriter
 from autoscaler.adapters.record.rows import MAX_SENTENCE, MOST_OBJECTS, MOST_TEXTS, TEXT_S, PolicyLoad, TableRows
 from autoscaler.adapters.record.tick_values import Decided
 from autoscaler.adapters.record.writer import FolderWriter
@@ -348,7 +348,7 @@ async def test_a_second_writer_is_refused(tmp_path):
 
 async def test_ticks_are_lost_not_kept_when_the_disk_is_too_slow(tmp_path):
     """A reader that holds the file stops the thread; ticks beyond the queue are counted, and later ones are whole."""
-    ticks, lost = records(40), []
+    ticks, lost = records(80), []
     async with RecordWriter(tmp_path / "record", 100, 7, flush_s=0.01, on_lost=lost.append) as writer:
         writer.record(ticks[0])
         wait_until(lambda: writer.written > 0)
@@ -356,10 +356,12 @@ async def test_ticks_are_lost_not_kept_when_the_disk_is_too_slow(tmp_path):
         reader.execute("BEGIN EXCLUSIVE")
         for tick in ticks[1:]:
             writer.record(tick)
-        assert len(lost) >= len(ticks) - MAX_QUEUED - 10
+        assert sum(lost) > 0  # how many depends on what the thread took before it wrote
         reader.execute("ROLLBACK")
         reader.close()
     with Record(tmp_path / "record") as record:
+        count = sum(last - first + 1 for _, (first, last) in record.query("SELECT first, last FROM ticks"))
+        assert count == len(ticks) - sum(lost) >= 1
         assert same_stages(record.compute(ticks[-1].wall_s))
 
 
