@@ -105,8 +105,8 @@ async def test_page_address_names_the_port_when_any_port_is_allowed(tmp_path: Pa
     ):
         running = Command(tmp_path, COMMAND, *arguments, "--http-port", "0", environment=nowhere)
         try:
-            await eventually(lambda: asyncio.sleep(0, told in running.out + running.err), "its page")  # noqa: B023
-            assert re.search(rf"{told}http://127\.0\.0\.1:[1-9]\d+/", running.out + running.err)
+            page = re.compile(rf"{told}http://127\.0\.0\.1:[1-9]\d+/")
+            await eventually(lambda: asyncio.sleep(0, page.search(running.out + running.err)), "its page")  # noqa: B023
         finally:
             running.kill()
 

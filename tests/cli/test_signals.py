@@ -56,7 +56,8 @@ def test_a_signal_ends_the_run_and_its_workers(tmp_path: Path, number: int, grou
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_signal_ends_what_still_imports(tmp_path: Path, number: int) -> None:
     trace = write_trace(tmp_path / "minute.csv", (f"{at / 8:.3f},500,80" for at in range(960)))
-    process = simulating("--trace", trace, "--profile", "8b-h100", stdout=subprocess.PIPE)
+    many = ("--scale", 2500, "--jobs", 1)  # it does not end by itself, however late the signal is
+    process = simulating("--trace", trace, "--profile", "8b-h100", *many, stdout=subprocess.PIPE)
     while "numpy" not in Path(f"/proc/{process.pid}/maps").read_text():
         assert process.poll() is None
         time.sleep(0.005)

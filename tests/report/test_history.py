@@ -16,7 +16,7 @@ from autoscaler.ports import Unavailable
 from autoscaler.report.history import FleetHistory, Span
 from autoscaler.report.piece_cache import About, Piece, PieceCache
 from autoscaler.report.read_history import choose_services, read_history
-from tests.harness.process import free_port
+from tests.harness.process import PATIENCE_S, free_port
 
 START_S, STEP_S = 1_780_000_200.0, 60.0
 SPAN = Span(START_S, STEP_S, 100)
@@ -63,10 +63,10 @@ class Server:
             await runner.setup()
             port = free_port()
             await web.TCPSite(runner, "127.0.0.1", port).start()
-            settings = PrometheusSettings(url=f"http://127.0.0.1:{port}", timeout_s=2)
+            settings = PrometheusSettings(url=f"http://127.0.0.1:{port}", timeout_s=PATIENCE_S)
 
             def reader():
-                return RangeReader(settings, Credentials(settings), time.monotonic() + 60)
+                return RangeReader(settings, Credentials(settings), time.monotonic() + PATIENCE_S)
 
             try:
                 return await asyncio.to_thread(read, reader)

@@ -84,7 +84,15 @@ def test_progress_of_a_call_arrives_before_its_result(workers: int) -> None:
 @pytest.mark.parametrize("workers", ONE_AND_TWO)
 def test_progress_is_reported_at_most_once_per_period(workers: int) -> None:
     on_progress: list[tuple[int, float]] = []
-    list(sweep(tell_of_itself, 0.0, [1, 1], workers, on_progress=lambda *word: on_progress.append(word)))
+    results = sweep(
+        tell_of_itself,
+        0.0,
+        [1, 1],
+        workers,
+        on_progress=lambda *word: on_progress.append(word),
+        progress_period_s=PATIENCE_S,
+    )
+    list(results)
     assert on_progress == []
 
 
