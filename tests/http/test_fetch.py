@@ -322,7 +322,7 @@ async def test_any_bytes_of_a_server_make_an_answer() -> None:
                 answer[at:at] = random.choice([b"\r\n", b"\0", b"Content-Length: 9\r\n", b"ffffffff", b"-1", b":"])
         writer.write(bytes(answer))
 
-    async with server(respond) as url, fetcher(timeout_s=1.0) as opened:
+    async with server(respond) as url, fetcher() as opened:
         answers = [await opened.get(URL(url)) for _ in range(300)]
     assert all((answer.body is None) == bool(answer.problem) for answer in answers)
     assert {answer.problem for answer in answers} >= {"", "not an HTTP answer", "connection closed inside the body"}
@@ -348,7 +348,7 @@ async def test_connections_are_kept_only_as_far_as_open_files_allow(
             async def visit(_: int) -> None:
                 assert (await opened.get(url)).problem == ""
 
-            assert await opened.each(range(targets), visit, deadline_s=10.0) == []
+            assert await opened.each(range(targets), visit, deadline_s=PATIENCE_S) == []
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     asked_to_close = {request.headers.get("Connection") == "close" for request in exposition_server.requests}
