@@ -18,6 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from tests.harness.process import PATIENCE_S
+
 MAX_LIE_BYTES = 256 << 20
 LIES: dict[str, tuple[int, dict[str, str]]] = {
     "no length": (206, {"Content-Range": "bytes 0-65535/1000000"}),
@@ -50,6 +52,7 @@ class FakeHub:
         self.delay_s = 0.0
         self.drip_s = 0.0  # between two bytes of the listing, if not 0
         self.encoding = ""  # Content-Encoding of the listing, if not empty
+        self.held: dict[str, threading.Event] = {}  # sent once its event is set, by file
         self.sent: Counter[str] = Counter()  # bytes sent, by file
         self.seen_tokens: set[str] = set()  # Authorization headers that reached the other host
         self.url = self.store_url = ""
@@ -151,6 +154,8 @@ def _handler(hub: FakeHub, redirect: str) -> type[BaseHTTPRequestHandler]:
 
         def _send(self, name: str) -> None:
             time.sleep(hub.delay_s)
+            if name in hub.held:
+                hub.held[name].wait(PATIENCE_S)
             content = hub.files[name]
             first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
             start, end = int(first), min(int(last or len(content)), len(content) - 1) + 1

@@ -252,12 +252,11 @@ async def test_packed_listing_that_was_not_asked_for_is_refused(tmp_path: Path, 
 async def test_listing_that_never_ends_is_given_up(tmp_path: Path, hub: FakeHub) -> None:
     hub.drip_s = 0.01
     hub.files |= {f"{number}.json": b"{}" for number in range(1000)}
-    origin = Hub(parse(SOURCE), hub.url, list_s=0.5)
     with pytest.raises(WeightsError, match="the hub cannot be read") as raised:
-        await origin.describe()
+        await Hub(parse(SOURCE), hub.url, list_s=0.5).describe()
     assert raised.value.cause is WeightsCause.UNREACHABLE
     hub.drip_s = 0.0
-    assert len((await origin.describe()).files) == 1002
+    assert len((await Hub(parse(SOURCE), hub.url).describe()).files) == 1002
 
 
 async def test_commit_of_two_sources_stays_until_both_are_removed(tmp_path: Path, hub: FakeHub) -> None:

@@ -24,7 +24,7 @@ from autoscaler.weights.peers.token import ClusterToken
 from autoscaler.weights.store import WeightStore
 from tests.harness.hub import safetensors
 from tests.harness.s3 import ACCESS_KEY, REGION, SECRET_KEY, s3
-from tests.weights.peers.test_sharing import PATIENCE, Agents
+from tests.weights.peers.test_sharing import PATIENT, Agents
 
 CONTENT = safetensors(400_000, 1)
 SOURCE = parse("s3://models/llama")
@@ -68,7 +68,7 @@ async def test_agents_share_objects_of_a_bucket(
 
     addresses: list[str] = []
     stores = [WeightStore(tmp_path / str(number)) for number in range(4)]
-    agents = [Peers(store, Agents(addresses), token, "127.0.0.1", patience=PATIENCE) for store in stores]
+    agents = [Peers(store, Agents(addresses), token, "127.0.0.1", patience=PATIENT) for store in stores]
     async with AsyncExitStack() as stack:
         for agent in agents:
             await stack.enter_async_context(agent)

@@ -7,6 +7,7 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.slow
 TRANSFER = Transfer(workers=4, range_bytes=64 << 10)
 PATIENCE = WaitLimits(settle_s=0.2, refresh_s=0.1, silence_s=1.0, await_s=1.0, idle_s=2.0, base_s=2.0)
 LONG = WaitLimits(refresh_s=0.1)
+PATIENT = replace(LONG, settle_s=0.2)  # a busy machine makes no agent give up another
 KEY = parse(SOURCE).key
 
 
@@ -119,7 +121,7 @@ async def test_holder_is_asked_before_the_source(
     tmp_path: Path, hub: FakeHub, token: Path, stack: AsyncExitStack
 ) -> None:
     addresses: list[str] = []
-    agents = [Agent(tmp_path / str(number), hub, addresses, token) for number in range(2)]
+    agents = [Agent(tmp_path / str(number), hub, addresses, token, patience=PATIENT) for number in range(2)]
     await start(stack, agents, addresses)
     await agents[0].pull()
     hub.sent.clear()
@@ -151,7 +153,7 @@ async def test_agents_of_one_authority_share_over_tls(
     addresses: list[str] = []
     pair = certificates.issue("agent")
     tls = Tls(pair.certificate, pair.key, certificates.ca)
-    agents = [Agent(tmp_path / str(number), hub, addresses, token, tls) for number in range(2)]
+    agents = [Agent(tmp_path / str(number), hub, addresses, token, tls, PATIENT) for number in range(2)]
     plain = Agent(tmp_path / "plain", hub, addresses, token)
     await start(stack, [*agents, plain], addresses)
     await agents[0].pull()
@@ -265,7 +267,8 @@ async def test_peer_that_misbehaves_is_left_out(
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     addresses = [f"127.0.0.1:{runner.addresses[0][1]}"]
-    agent = Agent(tmp_path / "agent", hub, addresses, token)
+    patience = PATIENT if kind == "wrong bytes" else PATIENCE
+    agent = Agent(tmp_path / "agent", hub, addresses, token, patience=patience)
     await start(stack, [agent], addresses)
     model = await agent.pull()
     assert contents(model.path) == hub.files
