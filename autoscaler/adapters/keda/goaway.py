@@ -34,16 +34,23 @@ GOAWAY = b"\0\0\x08" + b"\x07" + b"\0" + b"\0\0\0\0" + b"\0\0\0\0" + b"\0\0\0\0"
 class GoAwayServer:
     """One listening port, from binding it to closing it."""
 
-    def __init__(self, delay_s: float) -> None:
-        self._delay_s = delay_s
+    def __init__(self, delay_s: float, acknowledge_s: float) -> None:
+        self._delay_s, self._acknowledge_s = delay_s, acknowledge_s
         self._stopping = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
     @classmethod
-    async def start(cls, host: str, port: int, tls: ssl.SSLContext | None, delay_s: float = DELAY_S) -> GoAwayServer:
+    async def start(
+        cls,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None,
+        delay_s: float = DELAY_S,
+        acknowledge_s: float = ACKNOWLEDGE_S,
+    ) -> GoAwayServer:
         """Bind and listen. Raises OSError."""
-        server = cls(delay_s)
+        server = cls(delay_s, acknowledge_s)
         server._server = await asyncio.start_server(
             server._accept, sock=_listener(host, port), ssl=tls, ssl_handshake_timeout=TLS_S if tls else None
         )
@@ -75,7 +82,7 @@ class GoAwayServer:
             await asyncio.wait((drained, stopping), timeout=self._delay_s, return_when=asyncio.FIRST_COMPLETED)
             writer.write(SETTINGS)
             with suppress(TimeoutError):
-                async with asyncio.timeout(ACKNOWLEDGE_S):
+                async with asyncio.timeout(self._acknowledge_s):
                     await acknowledged.wait()
             writer.write(GOAWAY)
             await asyncio.wait((drained,), timeout=CLOSE_S)

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from autoscaler.adapters.keda.goaway import DELAY_S, MAX_CONNECTIONS, GoAwayServer
+from autoscaler.adapters.keda.goaway import ACKNOWLEDGE_S, DELAY_S, MAX_CONNECTIONS, GoAwayServer
 from autoscaler.adapters.keda.tls import RotatingCertificates
 from autoscaler.config.settings import TlsFiles
 from tests.harness.certificates import Certificates
@@ -23,10 +23,10 @@ SETTINGS, GOAWAY = 0x4, 0x7
 
 @asynccontextmanager
 async def opened(
-    tls: ssl.SSLContext | None = None, delay_s: float = DELAY_S
+    tls: ssl.SSLContext | None = None, delay_s: float = DELAY_S, acknowledge_s: float = ACKNOWLEDGE_S
 ) -> AsyncIterator[tuple[GoAwayServer, int]]:
     port = free_port()
-    server = await GoAwayServer.start(HERE, port, tls, delay_s)
+    server = await GoAwayServer.start(HERE, port, tls, delay_s, acknowledge_s)
     try:
         yield server, port
     finally:
@@ -60,7 +60,7 @@ async def test_connection_gets_goaway_after_a_delay():
 
 async def test_goaway_follows_when_the_settings_are_acknowledged():
     """gRPC's C core that reads both at once may keep the connection, and its calls wait on it until their deadline."""
-    async with opened(delay_s=0) as (_, port):
+    async with opened(delay_s=0, acknowledge_s=PATIENCE_S) as (_, port):
         reader, writer = await asyncio.open_connection(HERE, port)
         writer.write(HELLO)
         settings = await reader.readexactly(15)
