@@ -103,15 +103,21 @@ class RangeReader:
     """Runs range queries until a deadline. Not thread-safe."""
 
     def __init__(
-        self, settings: PrometheusSettings, credentials: Credentials, deadline_s: float, most_bytes: int = MAX_BYTES
+        self,
+        settings: PrometheusSettings,
+        credentials: Credentials,
+        deadline_s: float,
+        most_bytes: int = MAX_BYTES,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """deadline_s: on the monotonic clock. most_bytes: of a response."""
+        """deadline_s: on the clock that `now_s` reads. most_bytes: of a response."""
         self._settings = settings
         self._deadline_s = deadline_s
+        self._now_s = now_s
         self._most_bytes = most_bytes
         self._left_out: dict[Place, int] = {}
         self._secrets: list[str] = []
-        session = _BoundedSession(deadline_s, most_bytes)
+        session = _BoundedSession(deadline_s, most_bytes, now_s)
         session.trust_env = (
             False  # no proxy and no .netrc of the environment, so a token only goes to the configured server
         )
@@ -238,7 +244,7 @@ class RangeReader:
             raise Unavailable(f"{self.name}: HTTP 200, but no JSON for {path}") from error
 
     def _left_s(self) -> float:
-        left_s = self._deadline_s - time.monotonic()
+        left_s = self._deadline_s - self._now_s()
         if left_s <= 0:
             raise RangeQueryFailed(f"{self.name}: history was not read in time")
         return left_s
@@ -308,9 +314,9 @@ class _ResponseTooLong(requests.RequestException):
 class _BoundedSession(requests.Session):
     """Bounds the size and the time of each response, and the length of the URL, which the library does not."""
 
-    def __init__(self, deadline_s: float, most_bytes: int) -> None:
+    def __init__(self, deadline_s: float, most_bytes: int, now_s: Callable[[], float]) -> None:
         super().__init__()
-        self._deadline_s, self._most_bytes = deadline_s, most_bytes
+        self._deadline_s, self._most_bytes, self._now_s = deadline_s, most_bytes, now_s
         self._forms = True  # False: the server refused to be asked by POST
 
     def request(self, method: str, url: str, **kwargs: Any) -> requests.Response:  # type: ignore[override]
@@ -322,7 +328,7 @@ class _BoundedSession(requests.Session):
         return response if self._forms else self._ask("GET", url, **kwargs)
 
     def _ask(self, method: str, url: str, **kwargs: Any) -> requests.Response:
-        until_s = min(self._deadline_s, time.monotonic() + kwargs.get("timeout", math.inf))
+        until_s = min(self._deadline_s, self._now_s() + kwargs.get("timeout", math.inf))
         response = super().request(method, url, **{**kwargs, "stream": True})
         try:
             body = self._read(response.raw, until_s)
@@ -341,7 +347,7 @@ class _BoundedSession(requests.Session):
         content: AnswerBytes | None = None
         while part := raw.read1(BLOCK_BYTES, decode_content=True):  # returns what has arrived
             size += len(part)
-            if time.monotonic() > until_s and content is None:
+            if self._now_s() > until_s and content is None:
                 raise requests.ReadTimeout
             if content is None and size > self._most_bytes:
                 content = AnswerBytes()
@@ -351,7 +357,7 @@ class _BoundedSession(requests.Session):
                 parts.append(part)
                 continue
             content.add(part)
-            if size > MAX_LOOKED_THROUGH * self._most_bytes or time.monotonic() > until_s:
+            if size > MAX_LOOKED_THROUGH * self._most_bytes or self._now_s() > until_s:
                 break
         if content is not None:
             raise _ResponseTooLong(f"the answer is longer than {self._most_bytes:,} bytes", content)

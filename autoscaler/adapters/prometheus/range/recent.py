@@ -8,7 +8,6 @@ their history.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
@@ -90,7 +89,8 @@ class RecentHistory:
 
     async def _read(self, read: Callable[[RangeReader], Answer], deadline_s: float) -> Answer:
         """Call a function with a reader in a thread. The reader is closed in the end."""
-        reader = RangeReader(self._settings, self._credentials, time.monotonic() + deadline_s)
+        now_s = self._clock.now_s
+        reader = RangeReader(self._settings, self._credentials, now_s() + deadline_s, now_s=now_s)
         try:
             return await run_in_thread(read, reader)
         finally:
