@@ -16,6 +16,7 @@ from tests.adapters.prometheus.fleets import fleet_of
 from tests.adapters.prometheus.responses import NOW_UNIX_S, pod, serving, vector
 from tests.harness.exposition import Answer
 from tests.harness.objectives import objectives
+from tests.harness.process import PATIENCE_S
 
 FLEET = fleet_of({"llm/a": ["a-0", "a-1"], "llm/b": ["b-0"]})
 STARTED_S = 1000.0
@@ -75,11 +76,9 @@ class Server:
         ):
             yield source
 
-    async def sample(
-        self, fleet: Fleet = FLEET, deadline_s: float = 5, promised: Objectives | None = None, **settings: object
-    ) -> Samples:
+    async def sample(self, fleet: Fleet = FLEET, promised: Objectives | None = None, **settings: object) -> Samples:
         async with self.source(**settings) as source:
-            return await source.sample(fleet, promised or objectives(fleet), deadline_s)
+            return await source.sample(fleet, promised or objectives(fleet), PATIENCE_S)
 
 
 def healthy(**more: Answer | str | float) -> dict[str, Answer | str | float]:

@@ -58,12 +58,12 @@ async def test_the_form_holds_query_time_and_timeout():
         forms.append(dict(await request.post()))
         return web.Response(text=vector())
 
-    async with serving(answer) as url, client(url, timeout_s=3) as prometheus:
+    async with serving(answer) as url, client(url, timeout_s=PATIENCE_S) as prometheus:
         await prometheus.query("sum(up) > 0", at_s=1_700_000_000.25)
-        await prometheus.query("up", timeout_s=0.5)
+        await prometheus.query("up", timeout_s=PATIENCE_S - 0.5)
     assert forms == [
-        {"query": "sum(up) > 0", "time": "1700000000.250", "timeout": "3000ms", "nocache": "1"},
-        {"query": "up", "timeout": "500ms", "nocache": "1"},
+        {"query": "sum(up) > 0", "time": "1700000000.250", "timeout": "60000ms", "nocache": "1"},
+        {"query": "up", "timeout": "59500ms", "nocache": "1"},
     ]
 
 

@@ -38,7 +38,7 @@ async def test_a_pod_with_many_odd_series_hides_no_other():
     moved = [({**pod("a-1"), "node": "n1"}, OLD), ({**pod("a-1"), "node": "n2"}, NEW)]
     running = vector(*((labels, 8 if time_s == OLD else 2) for labels, time_s in moved))
     server = Server(**{**answers(*flood, *moved), **healthy(num_requests_running=running)})
-    samples = await server.sample(deadline_s=60)
+    samples = await server.sample()
     assert samples.pods.running[1] == 2
     grouped = next(
         form["query"] for form in server.queried if form["query"].startswith("max by") and "node" in form["query"]
