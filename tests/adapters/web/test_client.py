@@ -16,15 +16,16 @@ from autoscaler.ports import Unavailable
 from tests.adapters.web.conftest import Daemon
 from tests.adapters.web.records import World, with_rise, with_starts, with_window
 from tests.harness.exposition import Answer, ExpositionServer
-from tests.harness.process import free_port
+from tests.harness.process import PATIENCE_S, free_port
 
 PATH = "/api/v1/workloads/ns/llama"
 
 
 async def refusal(server: ExpositionServer, answer: Answer | str) -> str:
     server.serve(PATH, answer)
+    is_slow = isinstance(answer, Answer) and answer.delay_s > 0
     with pytest.raises(Unavailable) as refused:
-        await explanation(server.url, "ns", "llama", timeout_s=1.0)
+        await explanation(server.url, "ns", "llama", timeout_s=0.1 if is_slow else PATIENCE_S)
     assert server.url in str(refused.value)
     return str(refused.value)
 
@@ -185,7 +186,7 @@ async def test_refusal_names_the_address_and_the_daemon_s_reason(exposition_serv
         (Answer(b" " * (8 << 20), gzip=True), "(more than 1048576 bytes)"),
         (Answer("{}", drop=True), "it closed the connection"),
         (Answer("{}", truncate_at=1), "it closed the connection"),
-        (Answer("{}", delay_s=60), "no answer within 1 s"),
+        (Answer("{}", delay_s=60), "no answer within 0.1 s"),
     ],
     ids=["page", "empty", "redirect", "list", "number", "deep", "large", "bomb", "dropped", "cut off", "late"],
 )

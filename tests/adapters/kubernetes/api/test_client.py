@@ -54,7 +54,7 @@ async def test_request_ends_at_the_time_out_without_an_answer():
 
 
 async def test_error_names_a_closed_port():
-    async with Kube.using(Configuration(host=f"http://127.0.0.1:{free_port()}"), 1.0) as kube:
+    async with Kube.using(Configuration(host=f"http://127.0.0.1:{free_port()}"), PATIENCE_S) as kube:
         with pytest.raises(ApiError, match="no answer: ClientConnectorError"):
             await kube.request("GET", "/version")
 

@@ -41,6 +41,7 @@ from tests.adapters.kubernetes.api.fake_server import (
 from tests.adapters.kubernetes.world import World, names, running, synced, until
 from tests.harness.in_memory import LoopClock
 from tests.harness.kube_api import KubeApi
+from tests.harness.loop_time import pass_time
 from tests.harness.process import PATIENCE_S, eventually
 
 QUICK = WatchTimes(
@@ -213,7 +214,9 @@ async def test_objects_stay_while_the_watch_is_refused():
 async def test_watch_resumes_after_a_half_open_connection():
     api = FakeApiServer()
     api.watches = [stream(event("ADDED", pod("a", 11)), then_s=60), stream(event("ADDED", pod("b", 12)), then_s=60)]
-    async with running_reflector(api, times=IMPATIENT) as it:
+    async with running_reflector(api) as it:
+        await it.until("a")
+        pass_time(QUICK.silence_s + 1)
         await it.until("a", "b")
     assert api.watch_versions[:2] == ["10", "11"]
 
