@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import aiohttp
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from autoscaler.adapters.web.stream import MAX_CLIENTS
 from autoscaler.core.model.samples import Samples, SourceReport
@@ -77,16 +77,27 @@ async def test_a_pod_that_did_not_answer_once_is_no_problem_to_tell(daemon: Daem
     world = World(2)
     daemon.record(world.tick())
     page = await open_page()
+    await page.clock.install()
+    await page.reload()
     await page.evaluate(
         "new MutationObserver(() => { window.told ||= !problems.hidden; }).observe(problems, { attributes: true })"
     )
     tick = world.tick()
     report = SourceReport("scrape", queries=9, failed=1, duration_s=0.02, problems=("ns/pod: connection refused",))
     once = replace(tick, input=replace(tick.input, samples=Samples.unknown(2, 0, (report,))))
-    for seen in (once, world.tick(), world.tick()):
+    later = [once, world.tick(), world.tick()]
+
+    async def answer(route: Route) -> None:
+        """Tick before the page has the answer, so that it reads each tick once."""
+        response = await route.fetch()
+        if later:
+            daemon.record(later.pop(0))
+        await route.fulfill(response=response)
+
+    await page.route("**/readyz", answer)
+    while later:
         async with page.expect_response("**/readyz"):
-            pass
-        daemon.record(seen)
+            await page.clock.fast_forward(3000)  # to the next question
     assert not await page.evaluate("window.told")
 
 
