@@ -70,14 +70,19 @@ class DeletionCosts:
         leadership: Leadership | None = None,
         manager: str = "",
         count: Callable[[str], None] = lambda outcome: None,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
-        """manager: field manager of the patches. count: called with the outcome of each patch."""
+        """manager: field manager of the patches. count: called with the outcome of each patch.
+
+        deadline_s: for all patches of one change.
+        """
         self._kube = kube
         self._clock = clock
         self._costs = costs
         self._leadership = leadership
         self._manager = manager
         self._count = count
+        self._deadline_s = deadline_s
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._written: dict[Key, _Written] = {}
         self._paused_until_s = -1.0
@@ -85,18 +90,19 @@ class DeletionCosts:
         self._denied = False  # a missing permission was logged
 
     async def write(self, change: Change) -> None:
-        """Write the costs for a shrink within `DEADLINE_S`. Never raises for a patch that failed."""
+        """Write the costs for a shrink within the deadline. Never raises for a patch that failed."""
         namespace, now_s = change.ref.namespace, self._clock.now_s()
         if not change.victims or now_s < max(self._paused_until_s, self._denied_until_s.get(namespace, -1.0)):
             return
         keys = [(pod.namespace, pod.name) for pod in change.victims]
         due = costs_to_write(keys, change.before - change.after, self._present)
         try:
-            async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+            async with asyncio.timeout(self._deadline_s), asyncio.TaskGroup() as tasks:
                 for key, cost in list(due.items())[:MAX_PATCHES]:
                     tasks.create_task(self._patch(key, cost))
         except TimeoutError:
-            self._fail(f"not done within {DEADLINE_S:g} s, {min(len(due), MAX_PATCHES)} pods of {change.ref} were due")
+            count = min(len(due), MAX_PATCHES)
+            self._fail(f"not done within {self._deadline_s:g} s, {count} pods of {change.ref} were due")
 
     def _present(self, key: Key) -> float | None:
         """Return the cost of a pod, which the watch may not show yet."""
@@ -124,7 +130,7 @@ class DeletionCosts:
                     body,
                     query=[("fieldManager", self._manager)] if self._manager else [],
                     content_type=MERGE_PATCH,
-                    timeout_s=DEADLINE_S,
+                    timeout_s=self._deadline_s,
                 )
             except ApiError as error:
                 if error.status == FORBIDDEN:

@@ -77,11 +77,15 @@ class ScaleActuator:
         leadership: Leadership | None = None,
         kinds: TargetKinds | None = None,
         deletion_costs: DeletionCosts | None = None,
+        *,
+        read_timeout_s: float = READ_TIMEOUT_S,
+        write_timeout_s: float = WRITE_TIMEOUT_S,
     ) -> None:
         """kinds: how custom kinds are served; None: as the table of known kinds says.
 
         deletion_costs: writes which pods should leave before each scale-down; None: they are not written.
         """
+        self._read_timeout_s, self._write_timeout_s = read_timeout_s, write_timeout_s
         self._kube = kube
         self._kinds = kinds or TargetKinds()
         self._writes = writes
@@ -119,7 +123,7 @@ class ScaleActuator:
         path = object_path(root, change.ref.namespace, plural, change.ref.name, "scale")
         version, is_unset = "", False
         if change.after < change.before:
-            scale = await self._read(change, path, READ_TIMEOUT_S)
+            scale = await self._read(change, path, self._read_timeout_s)
             if isinstance(scale, Outcome):
                 return scale
             if problem := _difference(change, scale):
@@ -142,12 +146,12 @@ class ScaleActuator:
                 _apply_zero(change, version) if is_named else _compare_and_set(change, version, is_unset),
                 query=[*query, ("force", "true")] if is_named else query,
                 content_type=APPLY if is_named else JSON_PATCH,
-                timeout_s=WRITE_TIMEOUT_S,
+                timeout_s=self._write_timeout_s,
             )
         except ApiError as error:
             outcome = Outcome(change, *_status_of(error))
             if error.status == INVALID:
-                scale = await self._read(change, path, WRITE_TIMEOUT_S)
+                scale = await self._read(change, path, self._write_timeout_s)
                 if not is_unset and isinstance(scale, _Scale) and scale.is_unset:
                     return await self._write(change, path, version, is_unset=True)
                 outcome = _find_conflict(change, scale, version, error)

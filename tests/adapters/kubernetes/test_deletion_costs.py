@@ -22,7 +22,6 @@ from autoscaler.adapters.kubernetes.deletion_costs import (
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.status import DELETION_COST
-from autoscaler.adapters.kubernetes.scale import ScaleActuator
 from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.config.settings import Mode
 from autoscaler.core.model.fleet import Pod, WorkloadRef
@@ -30,8 +29,18 @@ from autoscaler.ports import Change, ChangeStatus
 from tests.adapters.keda.world import Lease, ManualClock
 from tests.adapters.kubernetes.api.test_client import serving
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
-from tests.adapters.kubernetes.world import MANIFESTS, READY_STATUS, World, running, shipped_roles, synced, until
+from tests.adapters.kubernetes.world import (
+    MANIFESTS,
+    READY_STATUS,
+    World,
+    patient_actuator,
+    running,
+    shipped_roles,
+    synced,
+    until,
+)
 from tests.harness.kube_api import KubeApi, User, granted, load_manifests
+from tests.harness.process import PATIENCE_S
 
 
 def shrink_role() -> dict:
@@ -90,14 +99,14 @@ async def test_pods_that_differ_are_annotated_before_the_scale(
     kube = await connect(user)
     fleet = KubeFleet(kube, clock, Scope(Mode.DIRECT, [world.namespace]))
     counted: list[str] = []
-    costs = DeletionCosts(kube, clock, fleet.deletion_cost, count=counted.append)
-    actuator = ScaleActuator(kube, OwnWrites(clock), deletion_costs=costs)
+    costs = DeletionCosts(kube, clock, fleet.deletion_cost, count=counted.append, deadline_s=PATIENCE_S)
+    actuator = patient_actuator(kube, OwnWrites(clock), deletion_costs=costs)
     shrink = change(created, 5, 3, "first", "second", "stale", "kept", "plain")
     async with running(fleet):
         await synced(fleet)
         seen = until(fleet, "the costs are seen", lambda _: fleet.deletion_cost((world.namespace, "stale")) == -7)
         await seen
-        (outcome,) = await actuator.apply([shrink], 5)
+        (outcome,) = await actuator.apply([shrink], PATIENCE_S)
         assert outcome.status is ChangeStatus.APPLIED
         assert await costs_of(world, "first", "second", "stale", "kept", "plain") == ["-2", "-1", None, "100", None]
         assert sorted(writes(kube_api, user)[:-1]) == [("pods", "first"), ("pods", "stale")]
@@ -115,11 +124,11 @@ async def test_a_missing_permission_is_said_once_and_scaling_goes_on(
 ):
     created, clock = await workload(world, "first", "second"), ManualClock()
     counted: list[str] = []
-    costs = DeletionCosts(kube, clock, lambda key: 0.0, count=counted.append)
-    actuator = ScaleActuator(kube, OwnWrites(clock), deletion_costs=costs)
+    costs = DeletionCosts(kube, clock, lambda key: 0.0, count=counted.append, deadline_s=PATIENCE_S)
+    actuator = patient_actuator(kube, OwnWrites(clock), deletion_costs=costs)
     shrink = change(created, 2, 1, "first", "second")
     with structlog.testing.capture_logs() as lines:
-        (outcome,) = await actuator.apply([shrink], 5)
+        (outcome,) = await actuator.apply([shrink], PATIENCE_S)
         await costs.write(shrink)
         assert counted == ["forbidden"]  # and not tried again for a while
         clock.time_s += FORBIDDEN_PAUSE_S
@@ -159,8 +168,8 @@ async def test_a_failing_server_delays_one_shrink_and_is_logged_once(status: int
         return web.json_response({"message": "broken"}, status=500)
 
     shrink = Change(WorkloadRef("ns", "llama"), "uid", 2, 1, "", victims=(Pod("ns", "a"), Pod("ns", "b")))
-    async with serving(fail) as url, Kube.using(Configuration(host=url), 2.0) as kube:
-        costs = DeletionCosts(kube, clock, lambda key: 0.0, count=counted.append)
+    async with serving(fail) as url, Kube.using(Configuration(host=url), PATIENCE_S) as kube:
+        costs = DeletionCosts(kube, clock, lambda key: 0.0, count=counted.append, deadline_s=PATIENCE_S)
         with structlog.testing.capture_logs() as lines:
             await costs.write(shrink)
             await costs.write(shrink)
@@ -187,8 +196,8 @@ async def test_patches_of_one_shrink_are_bounded():
         return web.json_response({})
 
     pods = tuple(Pod("ns", str(number)) for number in range(200))
-    async with serving(accept) as url, Kube.using(Configuration(host=url), 2.0) as kube:
-        costs = DeletionCosts(kube, ManualClock(), lambda key: 0.0)
+    async with serving(accept) as url, Kube.using(Configuration(host=url), PATIENCE_S) as kube:
+        costs = DeletionCosts(kube, ManualClock(), lambda key: 0.0, deadline_s=PATIENCE_S)
         await costs.write(Change(WorkloadRef("ns", "llama"), "uid", 200, 50, "", victims=pods))
     assert sorted(patched, key=int) == [str(number) for number in range(MAX_PATCHES)]
 
@@ -203,14 +212,14 @@ async def test_in_keda_mode_costs_follow_a_falling_count():
         return web.json_response({})
 
     ref = WorkloadRef("ns", "llama")
-    async with serving(accept) as url, Kube.using(Configuration(host=url), 2.0) as kube:
+    async with serving(accept) as url, Kube.using(Configuration(host=url), PATIENCE_S) as kube:
         inner = RecordingActuator()
-        actuator = CostsBefore(inner, DeletionCosts(kube, clock, lambda key: 0.0), clock)
+        actuator = CostsBefore(inner, DeletionCosts(kube, clock, lambda key: 0.0, deadline_s=PATIENCE_S), clock)
 
         async def tick(after: int, *victims: str) -> list[str]:
             patched.clear()
             pods = tuple(Pod("ns", name) for name in victims)
-            (outcome,) = await actuator.apply([Change(ref, "uid", 3, after, "", victims=pods)], 5)
+            (outcome,) = await actuator.apply([Change(ref, "uid", 3, after, "", victims=pods)], PATIENCE_S)
             assert outcome.status is ChangeStatus.RECORDED
             clock.time_s += REPEAT_S / 3
             return list(patched)

@@ -15,7 +15,6 @@ from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.api.reflector import WatchTimes
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
-from autoscaler.adapters.kubernetes.scale import ScaleActuator
 from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.config.pairs import find_pairs
 from autoscaler.config.policy.compile import stated_weights_gb
@@ -35,6 +34,7 @@ from tests.adapters.kubernetes.world import (
     annotated,
     condition,
     names,
+    patient_actuator,
     pod_row,
     row,
     running,
@@ -520,11 +520,11 @@ async def test_scaled_object_is_named_instead_of_its_hpa(kube: Kube, clock: Syst
 async def test_manual_change_after_our_write_is_an_override(kube: Kube, clock: SystemClock, world: World):
     created = await world.deployment("llama", replicas=2)
     writes = OwnWrites(clock)
-    fleet, actuator = direct(kube, clock, world, writes), ScaleActuator(kube, writes)
+    fleet, actuator = direct(kube, clock, world, writes), patient_actuator(kube, writes)
     ref = WorkloadRef(world.namespace, "llama")
     async with running(fleet):
         await synced(fleet)
-        outcomes = await actuator.apply([Change(ref, created["metadata"]["uid"], 2, 4, "more")], 5)
+        outcomes = await actuator.apply([Change(ref, created["metadata"]["uid"], 2, 4, "more")], PATIENCE_S)
         assert outcomes[0].status is ChangeStatus.APPLIED
         view = await until(fleet, "our change is seen", lambda view: view.replicas.tolist() == [4.0])
         assert view.other_owner == ("",)
@@ -541,10 +541,10 @@ async def test_two_installations_respect_each_other(kube: Kube, clock: SystemClo
     async with running(fleet, their_fleet):
         await synced(fleet)
         await synced(their_fleet)
-        await ScaleActuator(kube, ours).apply([Change(ref, uid, 2, 4, "more")], 5)
+        await patient_actuator(kube, ours).apply([Change(ref, uid, 2, 4, "more")], PATIENCE_S)
         view = await until(their_fleet, "the change is seen", lambda view: view.replicas.tolist() == [4.0])
         assert view.other_owner == ("another installation, vllm-autoscaler/ours/vllm-autoscaler",)
-        await ScaleActuator(kube, theirs).apply([Change(ref, uid, 4, 3, "less")], 5)
+        await patient_actuator(kube, theirs).apply([Change(ref, uid, 4, 3, "less")], PATIENCE_S)
         view = await until(fleet, "the change is seen", lambda view: view.replicas.tolist() == [3.0])
     assert view.other_owner == ("another installation, vllm-autoscaler/theirs/vllm-autoscaler",)
 

@@ -9,16 +9,15 @@ from autoscaler.adapters.kubernetes.events import EventRecorder
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.leader_election import Elector
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
-from autoscaler.adapters.kubernetes.scale import ScaleActuator
 from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.config.settings import LeaseSettings, Mode
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.ports import Change, ChangeStatus
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
 from tests.adapters.kubernetes.test_events import fleet_of, outcome, record
-from tests.adapters.kubernetes.world import LWS, World, running, shipped_roles, synced
+from tests.adapters.kubernetes.world import LWS, World, patient_actuator, running, shipped_roles, synced
 from tests.harness.kube_api import KubeApi, Permission, User, granted
-from tests.harness.process import eventually
+from tests.harness.process import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -44,10 +43,10 @@ async def use_everything(
     async with running(fleet, elector, recorder):
         await synced(fleet)
         await eventually(watched, "everything is watched")
-        actuator = ScaleActuator(kube, writes, elector)
+        actuator = patient_actuator(kube, writes, elector)
         await eventually(lambda: _leads(elector), "it leads")
         for before, status in ((1, ChangeStatus.APPLIED), (9, ChangeStatus.CONFLICT)) if mode is Mode.DIRECT else ():
-            outcomes = await actuator.apply([_change(each, before) for each in created], 5)
+            outcomes = await actuator.apply([_change(each, before) for each in created], PATIENCE_S)
             assert [outcome.status for outcome in outcomes] == [status] * 3
         workload = Workload(_change(created[0], 1).ref, created[0]["metadata"]["uid"])
         for _ in range(2):
@@ -95,8 +94,8 @@ async def test_missing_verb_of_a_role_is_detected(
     less = cluster_role | {"metadata": {"name": f"less-{world.namespace}"}, "rules": rules}
     user = await kube_api.service_account(world.namespace, "less", less)
     created = await world.deployment("a")
-    actuator = ScaleActuator(await connect(user), OwnWrites(clock))
-    (outcome,) = await actuator.apply([_change(created, 1)], 5)
+    actuator = patient_actuator(await connect(user), OwnWrites(clock))
+    (outcome,) = await actuator.apply([_change(created, 1)], PATIENCE_S)
     assert outcome.status is ChangeStatus.FAILED
     assert {used.resource for used in kube_api.refused(user)} == {"deployments/scale"}
 
@@ -121,7 +120,7 @@ async def test_dry_run_needs_only_a_read_only_role(
     async with running(fleet):
         view = await synced(fleet)
         await eventually(watched, "everything is watched")
-        outcomes = await RecordingActuator().apply([_change(each, 1) for each in created], 5)
+        outcomes = await RecordingActuator().apply([_change(each, 1) for each in created], PATIENCE_S)
     ours = [workload.ref for workload in view.workloads if workload.ref.namespace == world.namespace]
     assert len(ours) == 3
     assert {outcome.status for outcome in outcomes} == {ChangeStatus.RECORDED}

@@ -23,7 +23,7 @@ from autoscaler.ports import Change, ChangeStatus, Outcome
 from tests.adapters.keda.world import ManualClock
 from tests.adapters.kubernetes.api.test_client import serving
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
-from tests.adapters.kubernetes.world import LWS, World, shipped_roles
+from tests.adapters.kubernetes.world import LWS, World, patient_actuator, shipped_roles
 from tests.harness.kube_api import KubeApi
 from tests.harness.process import PATIENCE_S, eventually
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def actuator(kube: Kube, clock: SystemClock) -> ScaleActuator:
-    return ScaleActuator(kube, OwnWrites(clock))
+    return patient_actuator(kube, OwnWrites(clock))
 
 
 def change(created: dict, before: int, after: int) -> Change:
@@ -89,7 +89,7 @@ async def test_missing_permission_is_reported_in_the_servers_words(
 ):
     unprivileged = await kube_api.service_account(namespace, "unprivileged")
     created = await world.deployment("llama")
-    actuator = ScaleActuator(await connect(unprivileged), OwnWrites(clock))
+    actuator = patient_actuator(await connect(unprivileged), OwnWrites(clock))
     (outcome,) = await apply(actuator, change(created, 1, 2))
     assert outcome.status is ChangeStatus.FAILED
     assert 'cannot patch resource "deployments/scale"' in outcome.detail
@@ -102,8 +102,8 @@ async def test_busy_server_is_reported_with_its_retry_time(clock: SystemClock):
         return web.json_response({"message": "too many requests"}, status=429, headers={"Retry-After": "3"})
 
     ref = WorkloadRef("ns", "llama")
-    async with serving(busy) as url, Kube.using(Configuration(host=url), 2.0) as kube:
-        (outcome,) = await apply(ScaleActuator(kube, OwnWrites(clock)), Change(ref, "uid", 1, 2, ""))
+    async with serving(busy) as url, Kube.using(Configuration(host=url), PATIENCE_S) as kube:
+        (outcome,) = await apply(patient_actuator(kube, OwnWrites(clock)), Change(ref, "uid", 1, 2, ""))
     assert outcome.status is ChangeStatus.FAILED
     assert outcome.detail == "the API server is busy, retry after 3 s: too many requests"
 
@@ -117,8 +117,8 @@ async def test_namespace_with_many_changes_delays_no_other(clock: SystemClock):
         return web.json_response({})
 
     refs = [*(WorkloadRef("many", f"w{number}") for number in range(200)), WorkloadRef("one", "last")]
-    async with serving(note) as url, Kube.using(Configuration(host=url), 60.0) as kube:
-        await apply(ScaleActuator(kube, OwnWrites(clock)), *(Change(ref, "uid", 1, 2, "") for ref in refs))
+    async with serving(note) as url, Kube.using(Configuration(host=url), PATIENCE_S) as kube:
+        await apply(patient_actuator(kube, OwnWrites(clock)), *(Change(ref, "uid", 1, 2, "") for ref in refs))
     (place,) = [place for place, path in enumerate(asked) if "/namespaces/one/" in path]
     assert place < 32
 
@@ -134,7 +134,7 @@ async def test_patch_is_remembered_first_and_ends_before_the_lease(
         return web.json_response({})
 
     change = Change(WorkloadRef("ns", "llama"), "uid", 1, 2, "")
-    async with serving(silent) as url, Kube.using(Configuration(host=url), 60.0) as kube:
+    async with serving(silent) as url, Kube.using(Configuration(host=url), PATIENCE_S) as kube:
         (outcome,) = await ScaleActuator(kube, writes).apply([change], PATIENCE_S)
     assert known == [True]
     assert outcome.status is ChangeStatus.FAILED
@@ -160,11 +160,13 @@ async def test_changes_after_the_deadline_have_failed(kube_api: KubeApi, actuato
     }
 
 
-async def test_server_that_hangs_scales_nothing_down_later(kube_api: KubeApi, actuator: ScaleActuator, world: World):
+async def test_server_that_hangs_scales_nothing_down_later(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, actuator: ScaleActuator, world: World
+):
     """A patch that waits in its socket would be applied after the load has returned."""
     created = [await world.deployment(f"d{index}", replicas=4) for index in range(3)]
     async with kube_api.frozen():
-        outcomes = await actuator.apply([change(each, 4, 1) for each in created], 10.0)
+        outcomes = await apply(ScaleActuator(kube, OwnWrites(clock)), *(change(each, 4, 1) for each in created))
     assert {outcome.status for outcome in outcomes} == {ChangeStatus.FAILED}
     assert not [outcome for outcome in outcomes if "it may have been applied" in outcome.detail]  # no patch was sent
     await asyncio.sleep(1.0)  # all requests are answered by now
@@ -197,7 +199,7 @@ async def test_scale_down_applies_only_to_the_version_read(
                 await world.scale("llama", 4, by="hand")
             return await kube.request(method, path, *arguments, **options)
 
-    (outcome,) = await apply(ScaleActuator(cast(Kube, Slow()), OwnWrites(clock)), change(created, 4, 1))
+    (outcome,) = await apply(patient_actuator(cast(Kube, Slow()), OwnWrites(clock)), change(created, 4, 1))
     assert (outcome.status, outcome.detail) == (
         ChangeStatus.CONFLICT,
         "it changed just before it was scaled down",
@@ -211,14 +213,14 @@ async def test_refused_count_is_delayed_longer_each_time(
     unprivileged = await kube_api.service_account(namespace, "unprivileged")
     created, clock = await world.deployment("llama"), ManualClock()
     writes = OwnWrites(clock)
-    denied = ScaleActuator(await connect(unprivileged), writes)
+    denied = patient_actuator(await connect(unprivileged), writes)
     for wait_s in (5.0, 10.0, 20.0):
         await apply(denied, change(created, 1, 4))
         refusal = writes.refusals()[created["metadata"]["uid"]]
         assert (refusal.replicas, refusal.retry_s) == (4, clock.now_s() + wait_s)
         assert "cannot patch resource" in refusal.message
     user = await kube_api.service_account(namespace, "daemon", *in_namespace(shipped_roles("direct"), namespace))
-    await apply(ScaleActuator(await connect(user), writes), change(created, 1, 4))
+    await apply(patient_actuator(await connect(user), writes), change(created, 1, 4))
     assert writes.refusals() == {}
 
 
@@ -242,7 +244,7 @@ async def test_count_that_is_stored_otherwise_is_reported_and_delayed(
 ):
     created, clock = await world.deployment("llama", before), ManualClock()
     writes = OwnWrites(clock)
-    actuator = ScaleActuator(kube, writes)
+    actuator = patient_actuator(kube, writes)
     async with mutated(kube_api, world, policy, stored):
         (outcome,) = await apply(actuator, change(created, before, after))
     assert outcome.status is ChangeStatus.FAILED
@@ -297,7 +299,7 @@ async def test_former_leader_writes_nothing(kube: Kube, clock: SystemClock, worl
         leading = False
 
     created = await world.deployment("llama")
-    (outcome,) = await apply(ScaleActuator(kube, OwnWrites(clock), FormerLeader()), change(created, 1, 2))
+    (outcome,) = await apply(patient_actuator(kube, OwnWrites(clock), FormerLeader()), change(created, 1, 2))
     assert (outcome.status, outcome.detail) == (ChangeStatus.FAILED, "this replica is no longer the leader")
     assert await world.replicas("llama") == 1
 

@@ -11,7 +11,6 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
-from autoscaler.adapters.kubernetes.scale import ScaleActuator
 from autoscaler.adapters.kubernetes.stores import Scope
 from autoscaler.catalog.scale_targets import BY_KIND
 from autoscaler.config.settings import Mode
@@ -25,6 +24,7 @@ from tests.adapters.kubernetes.world import (
     World,
     annotated,
     names,
+    patient_actuator,
     row,
     running,
     shipped_roles,
@@ -34,7 +34,7 @@ from tests.adapters.kubernetes.world import (
     until,
 )
 from tests.harness.kube_api import CRDS, ApiError, KubeApi, load_manifests
-from tests.harness.process import eventually
+from tests.harness.process import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -139,9 +139,9 @@ async def test_kind_is_found_with_its_pods_and_scaled(kube: Kube, clock: SystemC
         assert view.workloads[0].model == "m"
         assert view.obstacles.listed.tolist() == [True]
         assert fleet.problems() == {}
-        actuator = ScaleActuator(kube, OwnWrites(clock), kinds=fleet.kinds)
+        actuator = patient_actuator(kube, OwnWrites(clock), kinds=fleet.kinds)
         for after in (3, 0, 2):
-            (outcome,) = await actuator.apply([change(view, "x", after)], 5)
+            (outcome,) = await actuator.apply([change(view, "x", after)], PATIENCE_S)
             assert outcome.status is ChangeStatus.APPLIED, outcome.detail
             view = await until(fleet, f"{after} replicas are seen", lambda view, n=after: view.replicas.tolist() == [n])
             assert await world.replicas("x", *scale_of(kind)) == after
@@ -153,7 +153,8 @@ async def test_count_that_was_never_set_can_be_written(kube: Kube, clock: System
     async with running(fleet):
         view = await synced(fleet)
         assert view.replicas.tolist() == [0.0]
-        (outcome,) = await ScaleActuator(kube, OwnWrites(clock), kinds=fleet.kinds).apply([change(view, "x", 2)], 5)
+        actuator = patient_actuator(kube, OwnWrites(clock), kinds=fleet.kinds)
+        (outcome,) = await actuator.apply([change(view, "x", 2)], PATIENCE_S)
         assert outcome.status is ChangeStatus.APPLIED, outcome.detail
         await until(fleet, "2 replicas are seen", lambda view: view.replicas.tolist() == [2.0])
 
@@ -392,6 +393,7 @@ async def test_kind_that_no_table_knows_is_scaled_if_named(
         await world.owned_pod("serving", "Thing/x", {"app": "x"}, READY_STATUS, gpus=4)
         view = await until(fleet, "its pod is seen", lambda view: len(view.pods) == 1)
         view = await until(fleet, "its GPUs are known", lambda view: view.gpus_per_replica.tolist() == [4.0])
-        (outcome,) = await ScaleActuator(kube, OwnWrites(clock), kinds=fleet.kinds).apply([change(view, "x", 2)], 5)
+        actuator = patient_actuator(kube, OwnWrites(clock), kinds=fleet.kinds)
+        (outcome,) = await actuator.apply([change(view, "x", 2)], PATIENCE_S)
         assert outcome.status is ChangeStatus.APPLIED, outcome.detail
     await kube_api.delete("apiextensions.k8s.io/v1", "CustomResourceDefinition", None, "models.example.com")

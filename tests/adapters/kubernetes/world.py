@@ -7,10 +7,15 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from autoscaler.adapters.kubernetes.api.client import Kube
+from autoscaler.adapters.kubernetes.deletion_costs import DeletionCosts
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
+from autoscaler.adapters.kubernetes.own_writes import OwnWrites
+from autoscaler.adapters.kubernetes.scale import ScaleActuator
+from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.catalog.scale_targets import BY_KIND
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.ports import Unavailable
+from autoscaler.ports import Leadership, Unavailable
 from tests.harness.kube_api import KubeApi, load_manifests
 from tests.harness.process import PATIENCE_S, eventually
 
@@ -256,6 +261,19 @@ async def running(*parts: Any) -> AsyncIterator[None]:
         for task in tasks:
             with suppress(asyncio.CancelledError):
                 await task
+
+
+def patient_actuator(
+    kube: Kube,
+    writes: OwnWrites,
+    leadership: Leadership | None = None,
+    kinds: TargetKinds | None = None,
+    deletion_costs: DeletionCosts | None = None,
+) -> ScaleActuator:
+    """Return an actuator that waits for a busy API server."""
+    return ScaleActuator(
+        kube, writes, leadership, kinds, deletion_costs, read_timeout_s=PATIENCE_S, write_timeout_s=PATIENCE_S
+    )
 
 
 async def synced(fleet: KubeFleet) -> Fleet:
