@@ -14,6 +14,7 @@ from autoscaler.adapters.prometheus.instant.source import PrometheusSource
 from autoscaler.adapters.prometheus.promql.conventions import CONVENTIONS
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet, PendingCause, Pool, WorkloadRef
+from tests.adapters.prometheus.undisturbed import undisturbed
 from tests.harness.exposition import exposition_server
 from tests.harness.objectives import objectives
 from tests.harness.prometheus import prometheus
@@ -136,10 +137,13 @@ async def servers(
 
 
 async def found(server: PromqlServer, *problems: str) -> Fleet:
-    async with DiscoveredFleet(PrometheusSettings(url=server.url), SystemClock()) as workloads:
-        fleet = workloads.fleet()
-        assert workloads.problems == problems
-        return fleet
+    async def discovered() -> tuple[Fleet, tuple[str, ...]]:
+        async with DiscoveredFleet(PrometheusSettings(url=server.url), SystemClock()) as workloads:
+            return workloads.fleet(), workloads.problems
+
+    fleet, told = await undisturbed(server, discovered)
+    assert told == problems
+    return fleet
 
 
 async def test_facts_come_from_kube_state_metrics_when_it_is_scraped(
@@ -180,7 +184,7 @@ async def test_targets_are_found_and_read_when_metrics_name_no_pods(servers: dic
     fleet = await found(servers["plain"], f"{CONVENTIONS}: {NO_PODS}")
     assert [str(each.ref) for each in fleet.workloads] == ["inference/tiny"]
     async with PrometheusSource(settings, SystemClock()) as source:
-        samples = await source.sample(fleet, objectives(fleet), 10)
+        samples = await undisturbed(servers["plain"], lambda: source.sample(fleet, objectives(fleet), 10))
     assert samples.pods.waiting.tolist() == [30]
     assert samples.pods.running.tolist() == [4]
 
@@ -192,7 +196,7 @@ async def test_moved_labels_name_the_pods_when_metrics_are_federated(
     assert [each.ref for each in fleet.workloads] == [WorkloadRef("llm", "llama")]
     assert sorted(pod.name for pod in fleet.pods) == sorted(LLAMA)
     async with PrometheusSource(PrometheusSettings(url=servers["federated"].url), SystemClock()) as source:
-        samples = await source.sample(fleet, objectives(fleet), 10)
+        samples = await undisturbed(servers["federated"], lambda: source.sample(fleet, objectives(fleet), 10))
     assert samples.pods.waiting.tolist() == [30, 30]
     assert samples.reports[0].problems == ()
 
@@ -240,7 +244,7 @@ async def test_each_series_names_its_pod_when_conventions_are_mixed(
     assert fleet.pod_ready[fleet.pod_workload == row].tolist() == [True, False]
     assert (fleet.pools[fleet.pool[row]], fleet.gpus_per_replica[row]) == (Pool("nvidia.com/gpu", "NVIDIA-H100"), 1)
     async with PrometheusSource(PrometheusSettings(url=servers["mixed"].url), SystemClock()) as source:
-        samples = await source.sample(fleet, objectives(fleet), 10)
+        samples = await undisturbed(servers["mixed"], lambda: source.sample(fleet, objectives(fleet), 10))
     read = {pod.name: value for pod, value in zip(fleet.pods, samples.pods.waiting, strict=True)}
     assert {name: value for name, value in read.items() if value > 0} == {TWICE: 30, FEDERATED: 30, COLLECTED: 30}
     assert samples.reports[0].problems == (

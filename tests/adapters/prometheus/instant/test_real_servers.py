@@ -20,6 +20,7 @@ from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import PodSamples, Samples
 from tests.adapters.prometheus.fleets import fleet_of
+from tests.adapters.prometheus.undisturbed import undisturbed
 from tests.harness.dcgm_recordings import diagnoses, expected_diagnoses, page, recorded_fleet
 from tests.harness.exposition import ExpositionServer, exposition_server
 from tests.harness.objectives import objectives
@@ -209,7 +210,7 @@ def expected(text: str, column: str) -> float:
 
 async def sampled(scene: Scene, *queries: WakeUpQuery) -> Samples:
     async with scene.source(*queries) as source:
-        samples = await source.sample(scene.fleet, objectives(scene.fleet), 10)
+        samples = await undisturbed(scene.server, lambda: source.sample(scene.fleet, objectives(scene.fleet), 10))
     assert [report.failed for report in samples.reports] == [0], samples.reports
     return samples
 
@@ -264,18 +265,20 @@ async def test_names_with_a_prefix_are_read_when_it_is_known_or_stated(scene: Sc
     assert "found x_vllm:num_requests_running; state the prefix with --metric-prefix x_" in problem
     settings = PrometheusSettings(url=scene.server.url, metric_prefixes=("x_",))
     async with PrometheusSource(settings, SystemClock()) as source:
-        samples = await source.sample(there.fleet, objectives(there.fleet), 10)
+        samples = await undisturbed(scene.server, lambda: source.sample(there.fleet, objectives(there.fleet), 10))
     assert [there.value(samples, "stated-0", column) for column in columns] == expected_values
     assert not any("metric-prefix" in line for line in samples.reports[0].problems)
 
 
 async def test_a_server_is_found_when_its_engine_reports_nothing(scene: Scene):
-    found = await scene.server.query(unreported_pods_query(all_spellings(("x_",))))
+    asked = unreported_pods_query(all_spellings(("x_",)))
+    found = await undisturbed(scene.server, lambda: scene.server.query(asked))
     assert [series["metric"]["pod"] for series in found] == ["mute-0"]
 
 
 async def test_engines_are_found_when_running_requests_are_missing(scene: Scene):
-    found = await scene.server.query(partial_pods_query(all_spellings(("x_",))))
+    asked = partial_pods_query(all_spellings(("x_",)))
+    found = await undisturbed(scene.server, lambda: scene.server.query(asked))
     engines = {series["metric"]["pod"]: series["metric"]["metric"] for series in found}
     assert engines == {"partial-0": "triton", "partial-1": "trtllm", "partial-2": "vllm"}
 
@@ -383,7 +386,7 @@ async def test_a_gateway_queue_counts_once_for_two_names_and_jobs(scene: Scene):
 async def test_router_arrivals_are_a_rate_for_the_model(scene: Scene):
     fleet = fleet_of({"llm/empty": []}, model="empty-model")
     async with scene.source() as source:
-        samples = await source.sample(fleet, objectives(fleet), 10)
+        samples = await undisturbed(scene.server, lambda: source.sample(fleet, objectives(fleet), 10))
     assert samples.gateways.arrivals_per_s[0] > 0
 
 
@@ -399,7 +402,7 @@ async def test_a_policys_own_expression_wakes_its_workload(scene: Scene):
 
 async def test_an_invalid_expression_of_one_policy_harms_nothing_else(scene: Scene):
     async with scene.source(WakeUpQuery("broken", "sum by (", False)) as source:
-        samples = await source.sample(scene.fleet, objectives(scene.fleet), 10)
+        samples = await undisturbed(scene.server, lambda: source.sample(scene.fleet, objectives(scene.fleet), 10))
     assert scene.value(samples, "tiny-saturated", "waiting") == 30
     (report,) = samples.reports
     assert report.failed == 1

@@ -15,6 +15,7 @@ from autoscaler.catalog.engines import ENGINES
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import ServedNames
 from tests.adapters.prometheus.fleets import fleet_of
+from tests.adapters.prometheus.undisturbed import undisturbed
 from tests.harness.exposition import ExpositionServer, exposition_server
 from tests.harness.objectives import objectives
 from tests.harness.prometheus import prometheus
@@ -84,12 +85,12 @@ async def test_a_falling_counter_is_unknown_without_a_restart(
     pods = ["stands-0", "restarts-0", "silent-0"]
     fleet = fleet_of({"llm/w": pods})
     async with source(server) as opened:
-        before = await opened.sample(fleet, objectives(fleet), 10)
+        before = await undisturbed(server, lambda: opened.sample(fleet, objectives(fleet), 10))
         endpoints.serve("/stands-0", engine(7, STARTED_S))
         endpoints.serve("/restarts-0", engine(7, STARTED_S + 60))
         endpoints.serve("/silent-0", engine(7))
         await server.wait_for("vllm:generation_tokens_total == 7", len(pods))
-        after = await opened.sample(fleet, objectives(fleet), 10)
+        after = await undisturbed(server, lambda: opened.sample(fleet, objectives(fleet), 10))
     assert before.pods.generation_tokens.tolist() == [1000] * 3
     assert after.pods.generation_tokens.tolist() == pytest.approx([np.nan, 7, 7], nan_ok=True)
     assert [line.split(":")[1] for line in after.reports[0].problems if "counters" in line] == [" pod llm/stands-0"]
@@ -103,8 +104,9 @@ async def test_series_of_a_model_not_served_are_left_out(scene: tuple[PromqlServ
         pod._replace(served=ServedNames((name,))) for pod, name in zip(fleet.pods, served.values(), strict=True)
     )
     async with source(server) as opened:
-        samples = await opened.sample(replace(fleet, pods=named), objectives(fleet), 10)
-        accepted = await opened.sample(fleet, objectives(fleet), 10)
+        renamed = replace(fleet, pods=named)
+        samples = await undisturbed(server, lambda: opened.sample(renamed, objectives(fleet), 10))
+        accepted = await undisturbed(server, lambda: opened.sample(fleet, objectives(fleet), 10))
     (report,) = samples.reports
     assert report.failed == 0
     assert samples.pods.running.tolist() == pytest.approx([2, np.nan, 2, 2], nan_ok=True)
@@ -123,7 +125,7 @@ async def test_gauge_is_unknown_when_one_engine_shows_a_sentinel(
     server, _ = scene
     fleet = fleet_of({"llm/w": ["sentinel-0", "sentinel-1"]})
     async with source(server) as opened:
-        pods = (await opened.sample(fleet, objectives(fleet), 10)).pods
+        pods = (await undisturbed(server, lambda: opened.sample(fleet, objectives(fleet), 10))).pods
     exposition = parse(SENTINEL.encode(), sample_names(ENGINES["vllm"]))
     direct = gauges_and_counters(ENGINES["vllm"], exposition)
     for column in ("running", "waiting", "kv_usage", "generation_tokens"):

@@ -23,6 +23,7 @@ from autoscaler.config.settings import PrometheusSettings, ScrapeSettings
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import Objectives, Samples
 from tests.adapters.prometheus.fleets import fleet_of
+from tests.adapters.prometheus.undisturbed import undisturbed
 from tests.adapters.scrape.support import recorded
 from tests.harness.exposition import ExpositionServer, exposition_server
 from tests.harness.objectives import objectives
@@ -159,7 +160,7 @@ class Scene(NamedTuple):
 
     async def prometheus(self) -> Samples:
         async with PrometheusSource(PrometheusSettings(url=self.server.url), SystemClock()) as source:
-            return await source.sample(self.fleet, self.promised, 10)
+            return await undisturbed(self.server, lambda: source.sample(self.fleet, self.promised, 10))
 
     async def scraped(self) -> Samples:
         engines = engines_spelled(all_spellings())
