@@ -22,6 +22,7 @@ from tests.adapters.prometheus.fleets import fleet_of
 from tests.adapters.prometheus.instant.test_foreign_models import MODELS, reported, serving
 from tests.adapters.prometheus.query_server import FLEET, Server, healthy
 from tests.adapters.prometheus.responses import vector
+from tests.adapters.prometheus.undisturbed import undisturbed
 from tests.harness.exposition import exposition_server
 from tests.harness.objectives import objectives
 from tests.harness.prometheus import prometheus
@@ -81,7 +82,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             await server.wait_for("vllm:time_to_first_token_seconds_count == 100", len(targets))
             async with PrometheusSource(PrometheusSettings(url=server.url, rate_window_s=60), SystemClock()) as source:
                 for _ in range(2):
-                    samples = await source.sample(fleet, objectives(fleet), 10)
+                    samples = await undisturbed(server, lambda: source.sample(fleet, objectives(fleet), 10))
             ttft_s = dict(zip((pod.name for pod in fleet.pods), samples.pods.ttft_s.tolist(), strict=True))
             yield Scene(server, fleet, ttft_s, samples.reports[0].problems)
 

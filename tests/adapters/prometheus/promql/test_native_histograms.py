@@ -14,6 +14,7 @@ from autoscaler.adapters.prometheus.promql.native_histograms import native_count
 from autoscaler.catalog.engines import ENGINES
 from autoscaler.config.settings import PrometheusSettings
 from tests.adapters.prometheus.fleets import fleet_of
+from tests.adapters.prometheus.undisturbed import undisturbed
 from tests.harness.exposition import exposition_server
 from tests.harness.objectives import objectives
 from tests.harness.prometheus import prometheus
@@ -46,10 +47,10 @@ async def test_latencies_and_counts_are_read_from_native_histograms(tmp_path: Pa
                     # Eight buckets up to 0.5, then eight up to 1: 10 and 30 observations in the last of each.
                     counts = [0] * 7 + [10 * times] + [0] * 7 + [30 * times]
                     await write_histogram(server.url, series, counts, 35.0 * times, time.time() - ago_s)
-            settings = PrometheusSettings(url=server.url, rate_window_s=60)
+            settings, promised = PrometheusSettings(url=server.url, rate_window_s=60), objectives(fleet, ttft_s=0.5)
             async with PrometheusSource(settings, SystemClock()) as source:
                 for _ in range(2):
-                    samples = await source.sample(fleet, objectives(fleet, ttft_s=0.5), 10)
+                    samples = await undisturbed(server, lambda: source.sample(fleet, promised, 10))
     pods = samples.pods
     assert samples.reports[0].problems == ()
     assert pods.first_tokens.tolist() == pods.gaps.tolist() == [120]
@@ -78,6 +79,6 @@ async def test_pods_keep_own_quantiles_without_native_groups(tmp_path: Path):
             settings = PrometheusSettings(url=server.url, rate_window_s=60)
             async with PrometheusSource(settings, SystemClock()) as source:
                 for _ in range(2):
-                    samples = await source.sample(fleet, objectives(fleet), 10)
+                    samples = await undisturbed(server, lambda: source.sample(fleet, objectives(fleet), 10))
     assert samples.pods.ttft_s == pytest.approx([0.5, 1.0], abs=0.05)
     assert samples.reports[0].problems == (f"ttft_s: llm/a: {MEAN_OF_PODS}",)
