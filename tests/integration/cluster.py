@@ -166,10 +166,13 @@ class Daemon:
     loop: Loop
     readiness: Callable[[], dict[str, Any]]
     fleet: KubeFleet
+    requests_nodes: bool  # beside its ticks
     last: TickRecord | None = None
+    acted: bool = True  # the last tick may have written
 
     async def tick(self) -> None:
-        self.last = await self.loop.attempt() or self.last
+        record = await self.loop.attempt()
+        self.last, self.acted = record or self.last, record is None or bool(record.outcomes)
 
     def row(self, name: str) -> int:
         assert self.last is not None
@@ -384,7 +387,9 @@ class Cluster:
         """Wait until each daemon knows what is stored, and has heard from the API server since the last leap."""
         await self._waiting()
         paths, self.api.written = self.api.written, []
-        kinds = {"deployments", "leaderworkersets", "pods", *(part for path in paths for part in path.split("/"))}
+        kinds = {part for path in paths for part in path.split("/")}
+        if any(daemon.acted or daemon.requests_nodes for daemon in self.daemons):
+            kinds |= {"deployments", "leaderworkersets", "pods"}
         for watch in (watch for daemon in self.daemons for watch in _watches(daemon.fleet)):
             if watch.resource.plural in kinds and not watch.absent:
                 what = f"the daemon knows the {watch.resource.plural}"
@@ -482,7 +487,7 @@ class Cluster:
             loop = await build_loop(stack, parts, settings, metrics)
             tasks = [asyncio.create_task(work(), name=name) for name, work in parts.background]
             assert isinstance(parts.workloads, KubeFleet)
-            running = Daemon(loop, parts.detail, parts.workloads)
+            running = Daemon(loop, parts.detail, parts.workloads, node_requests is not None)
 
             async def ticked() -> bool:
                 await running.tick()
