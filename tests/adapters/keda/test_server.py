@@ -349,11 +349,11 @@ async def test_silent_and_surplus_connections_are_closed(world: World):
 async def test_silent_stream_stays_when_pings_are_answered(world: World):
     settings = KedaSettings(host=HERE, port=0)
     async with (
-        KedaServer(settings, world.service, world.lease, grace_s=0.1, keepalive_s=1.0) as serving,
+        KedaServer(settings, world.service, world.lease, grace_s=0.1, keepalive_s=3.0) as serving,
         channel(serving.port) as connection,
     ):
         stream = ExternalScalerStub(connection).StreamMetricSpec(reference(), timeout=PATIENCE_S)
         await stream.read()
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(2.5):  # of two pings
+            async with asyncio.timeout(7.0):  # of two pings, each answered within a second
                 await stream.read()
