@@ -1,6 +1,7 @@
 """How the cluster is found, and requests to slow servers, large answers and other servers."""
 
 import asyncio
+import gc
 import os
 import ssl
 import stat
@@ -20,7 +21,7 @@ from autoscaler.config.settings import KubeSettings
 from autoscaler.ports import Unavailable
 from tests.harness.certificates import Certificates
 from tests.harness.kube_api import KubeApi
-from tests.harness.process import PATIENCE_S, free_port
+from tests.harness.process import PATIENCE_S, eventually, free_port
 
 
 @asynccontextmanager
@@ -159,9 +160,10 @@ async def test_invalid_kubeconfig_is_named_without_its_content(
 
 
 async def test_hanging_plug_in_ends_at_the_time_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    plugin, path, end = tmp_path / "plugin", tmp_path / "kubeconfig", tmp_path / "end"
+    plugin, path = tmp_path / "plugin", tmp_path / "kubeconfig"
+    begin, end = tmp_path / "begin", tmp_path / "end"
     os.mkfifo(end)
-    plugin.write_text(f"#!/bin/sh\nread line < {end}\n")
+    plugin.write_text(f"#!/bin/sh\necho $$ > {begin}\nread line < {end}\n")
     plugin.chmod(plugin.stat().st_mode | stat.S_IEXEC)
     execute = f"{{apiVersion: client.authentication.k8s.io/v1, command: {plugin}, interactiveMode: Never}}"
     path.write_text(f"{ENTRIES}{CLUSTER}users: [{{name: u, user: {{exec: {execute}}}}}]")
@@ -170,7 +172,15 @@ async def test_hanging_plug_in_ends_at_the_time_out(monkeypatch: pytest.MonkeyPa
     with pytest.raises(Unavailable, match="its plug-in took too long"):
         async with Kube.connect(KubeSettings(timeout_s=0.1)):
             pass
-    end.write_text("now\n")  # once it reads, so that nothing of it outlives the test
+    end.write_text("now\n")  # waits until it reads
+    pid = int(begin.read_text())
+
+    async def is_over() -> bool:
+        """Say whether the event loop knows of its end, too, so that nothing of it outlives the test."""
+        started = [each for each in gc.get_objects() if issubclass(type(each), asyncio.SubprocessTransport)]
+        return all(each.is_closing() for each in started if each.get_pid() == pid)
+
+    await eventually(is_over, "the plug-in is over")
 
 
 async def test_error_names_the_path_without_a_service_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
