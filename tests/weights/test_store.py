@@ -302,6 +302,7 @@ async def test_killed_transfers_resume_and_publish_the_whole_model(tmp_path: Pat
         killed.set()
         kills += 1
         assert not published.exists() or contents(published) == hub.files
+    assert kills > 0
     hub.delay_s = 0
     model = await pull(tmp_path, hub)
     assert contents(model.path) == hub.files
