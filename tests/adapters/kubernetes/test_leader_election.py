@@ -36,31 +36,29 @@ def lasting(namespace: str) -> LeaseSettings:
 
 
 class Watcher:
-    """Counts the leaders every few milliseconds, and keeps the largest number."""
+    """Counts the leaders every few milliseconds and at each question, and keeps the largest number."""
 
     def __init__(self, *electors: Elector) -> None:
-        self.electors = list(electors)
+        self.electors = electors
         self.most = 0
-        self.without_leader_s = 0.0
+
+    def leaders(self) -> list[Elector]:
+        found = [elector for elector in self.electors if elector.leading]
+        self.most = max(self.most, len(found))
+        return found
+
+    async def one_leads(self, other_than: Elector | None = None) -> Elector:
+        async def leader() -> Elector | None:
+            return next((elector for elector in self.leaders() if elector is not other_than), None)
+
+        found = await eventually(leader, "one leads", every_s=0.005)
+        assert found is not None
+        return found
 
     async def run(self) -> None:
-        before = time.monotonic()
         while True:
-            leaders = sum(elector.leading for elector in self.electors)
-            self.most = max(self.most, leaders)
-            now = time.monotonic()
-            self.without_leader_s += (now - before) * (leaders == 0)
-            before = now
+            self.leaders()
             await asyncio.sleep(0.002)
-
-
-async def one_leads(electors: list[Elector]) -> Elector:
-    async def leader() -> Elector | None:
-        return next((elector for elector in electors if elector.leading), None)
-
-    found = await eventually(leader, "one leads", every_s=0.005)
-    assert found is not None
-    return found
 
 
 @integration
@@ -71,7 +69,7 @@ async def test_one_of_three_leads_and_releases_the_lease(
     watcher = Watcher(*electors)
     tasks = {elector.identity: asyncio.create_task(elector.run()) for elector in electors}
     async with running(watcher):
-        first = await one_leads(electors)
+        first = await watcher.one_leads()
         assert first.transitions == 0
 
         async def all_know() -> bool:
@@ -82,7 +80,7 @@ async def test_one_of_three_leads_and_releases_the_lease(
         tasks[first.identity].cancel()
         await asyncio.sleep(0)
         assert not first.leading
-        second = await one_leads([elector for elector in electors if elector is not first])
+        second = await watcher.one_leads(other_than=first)
         for task in tasks.values():
             task.cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
@@ -169,7 +167,7 @@ async def test_leader_stops_in_time_during_an_outage(
     electors = [Elector(await connect(daemon), settings, clock) for _ in range(3)]
     watcher = Watcher(*electors)
     async with running(watcher, *electors):
-        leader = await one_leads(electors)
+        leader = await watcher.one_leads()
 
         async def leader_stops() -> bool:
             return not leader.leading
@@ -180,7 +178,7 @@ async def test_leader_stops_in_time_during_an_outage(
         async with kube_api.outage(crash=True) if crash else kube_api.frozen():
             await eventually(leader_stops, "the leader stops", every_s=0.01)
             await eventually(nobody_leads, "the lease expires")
-        await one_leads(electors)
+        await watcher.one_leads()
         await asyncio.sleep(1.0)
     assert watcher.most == 1
 
@@ -192,7 +190,7 @@ async def test_leader_stays_after_a_short_outage(
     electors = [Elector(await connect(daemon), lasting(namespace), clock) for _ in range(2)]
     watcher = Watcher(*electors)
     async with running(watcher, *electors):
-        leader = await one_leads(electors)
+        leader = await watcher.one_leads()
         await asyncio.sleep(0.3)
         async with kube_api.frozen():
             await asyncio.sleep(0.6)
@@ -207,7 +205,7 @@ async def test_deleted_lease_is_not_acquired_at_once(kube_api: KubeApi, kube: Ku
     electors = [Elector(kube, lasting(namespace), clock) for _ in range(3)]
     watcher = Watcher(*electors)
     async with running(watcher, *electors):
-        leader = await one_leads(electors)
+        leader = await watcher.one_leads()
         await asyncio.sleep(0.5)
         await kube_api.delete(LEASES, "Lease", namespace, "vllm-autoscaler")
         await asyncio.sleep(1.0)
@@ -228,7 +226,7 @@ async def test_times_in_a_foreign_lease_are_ignored(kube_api: KubeApi, kube: Kub
     elector = Elector(kube, quick(namespace), clock)
     began = time.monotonic()
     async with running(elector):
-        await one_leads([elector])
+        await Watcher(elector).one_leads()
         assert time.monotonic() - began >= 2.0
         assert elector.transitions == 8
         written = (await kube_api.get(LEASES, "Lease", namespace, "vllm-autoscaler"))["spec"]
@@ -243,7 +241,7 @@ async def test_lease_is_released_when_its_version_has_changed(
     """As after a renewal that was cancelled at the end of the process, but applied."""
     elector = Elector(kube, quick(namespace, duration_s=60, renew_deadline_s=40, retry_s=30), clock)
     async with running(elector):
-        await one_leads([elector])
+        await Watcher(elector).one_leads()
         lease = {"apiVersion": LEASES, "kind": "Lease", "metadata": {"name": "vllm-autoscaler", "labels": {"a": "b"}}}
         await kube_api.apply(lease, namespace=namespace)
     written = (await kube_api.get(LEASES, "Lease", namespace, "vllm-autoscaler"))["spec"]
