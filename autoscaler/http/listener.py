@@ -1,7 +1,7 @@
 """One HTTP server from its port to its last answer, for all servers of the project.
 
-Whoever reaches a port can open connections and send nothing. At the limit the oldest connection without a request in
-progress is closed, so that such a client locks out nobody.
+Whoever reaches a port can open connections and send nothing. At the limit one is closed for each that comes: the oldest
+that has not agreed on TLS, else the oldest without a request in progress. So such a client locks out nobody.
 """
 
 from __future__ import annotations
@@ -44,16 +44,15 @@ class Listener:
         self._connection = connection
         self._options = options
         self._answering: set[asyncio.BaseProtocol] = set()  # connections with a request in progress
+        self._handshakes: dict[_Handshake, None] = {}  # oldest first
         self._server: asyncio.Server | None = None
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
         loop, (host, port) = asyncio.get_running_loop(), self._address
-        handshake_s = HANDSHAKE_S if self._tls is not None else None
         try:
-            self._server = await loop.create_server(
-                self._accept, host or None, port, ssl=self._tls, ssl_handshake_timeout=handshake_s, backlog=self._most
-            )
+            self._server = await loop.create_server(self._accept, host or None, port, backlog=self._most)
         except OSError as error:
             await self._runner.cleanup()
             raise CannotServe(_cannot_listen(host, port, error)) from error
@@ -61,10 +60,14 @@ class Listener:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+        await asyncio.sleep(0)  # so that connections accepted before are known
+        for handshake in [*self._handshakes]:
+            await handshake.abort()
         await self._runner.cleanup()
 
     def close(self) -> None:
         """Accept no more connections."""
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
 
@@ -87,18 +90,71 @@ class Listener:
 
     def _accept(self) -> asyncio.BaseProtocol:
         server = self._runner.server
-        if server is None:
+        if server is None or self._is_closed or not self._has_room(server):
             return _HangUp()
-        connections = server.connections  # oldest first
-        if len(connections) >= self._most:
-            # Closed connections, without a transport, are still listed for a moment.
-            idle = (each for each in connections if each.transport is not None and each not in self._answering)
-            oldest = next(idle, None)
-            if oldest is None:
-                return _HangUp()
-            oldest.force_close()
         loop = asyncio.get_running_loop()
-        return self._connection(server, loop=loop, access_log=None, lingering_time=1.0, **self._options)  # type: ignore[arg-type]
+        connection = self._connection(server, loop=loop, access_log=None, lingering_time=1.0, **self._options)  # type: ignore[arg-type]
+        return connection if self._tls is None else _Handshake(self._tls, connection, self._handshakes)
+
+    def _has_room(self, server: web.Server) -> bool:
+        """Return whether one more connection may stay. At the limit, close another for it if one may be closed."""
+        connections = server.connections  # oldest first
+        if len(connections) + len(self._handshakes) < self._most:
+            return True
+        if self._handshakes:
+            next(iter(self._handshakes)).close()
+            return True
+        # Closed connections, without a transport, are still listed for a moment.
+        idle = (each for each in connections if each.transport is not None and each not in self._answering)
+        oldest = next(idle, None)
+        if oldest is None:
+            return False
+        oldest.force_close()
+        return True
+
+
+class _Handshake(asyncio.Protocol):
+    """A connection until both sides have agreed on TLS. asyncio's own servers tell nobody of these."""
+
+    def __init__(self, tls: ssl.SSLContext, connection: web.RequestHandler, underway: dict[_Handshake, None]) -> None:
+        """connection: gets the transport afterwards. underway: holds this object for as long as it may be closed."""
+        self._tls = tls
+        self._connection = connection
+        self._underway = underway
+        self._transport: asyncio.Transport
+        self._task: asyncio.Task[None]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()  # until TLS reads
+        self._transport = transport
+        self._underway[self] = None
+        self._task = asyncio.create_task(self._agree())
+
+    async def _agree(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            if self._transport.is_closing():
+                return
+            secured = await loop.start_tls(
+                self._transport, self._connection, self._tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
+            )
+        except OSError:  # among them the errors of TLS
+            return
+        finally:
+            self._underway.pop(self, None)
+        if secured is not None:  # the other side has not hung up
+            self._connection.connection_made(secured)
+
+    def close(self) -> None:
+        """Hang up at once."""
+        self._underway.pop(self, None)
+        self._transport.abort()
+
+    async def abort(self) -> None:
+        """Hang up, and return when the connection is closed."""
+        self.close()
+        await self._task
 
 
 class _HangUp(asyncio.Protocol):

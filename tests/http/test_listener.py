@@ -1,0 +1,116 @@
+"""A server on a real port: who connects and says nothing locks out nobody, and is gone when the server ends."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from autoscaler.http.listener import Listener
+from tests.harness.certificates import Certificates
+from tests.harness.process import PATIENCE_S
+
+MOST = 8
+
+
+async def _answer(_: web.Request) -> web.Response:
+    return web.Response(text="works")
+
+
+class Site:
+    """A server for MOST connections that answers `works`, with TLS."""
+
+    def __init__(self, directory: Path) -> None:
+        certificates = Certificates(directory)
+        pair = certificates.issue("127.0.0.1")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pair.certificate, pair.key)
+        app = web.Application()
+        app.router.add_get("/", _answer)
+        self.listener = Listener(app, ("127.0.0.1", 0), MOST, context)
+        self.trust = ssl.create_default_context(cafile=certificates.ca)
+
+    async def connect(self, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.listener.port, **options)
+
+    @asynccontextmanager
+    async def browser(self) -> AsyncIterator[aiohttp.ClientSession]:
+        connector = aiohttp.TCPConnector(ssl=self.trust)
+        async with aiohttp.ClientSession(f"https://127.0.0.1:{self.listener.port}", connector=connector) as browser:
+            yield browser
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path / "certificates")
+
+
+async def works(browser: aiohttp.ClientSession) -> bool:
+    async with browser.get("/") as response:
+        return await response.text() == "works"
+
+
+async def is_hung_up(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.fixture(autouse=True)
+async def in_time() -> AsyncIterator[None]:
+    async with asyncio.timeout(PATIENCE_S):
+        yield
+
+
+async def test_connections_that_agree_on_no_tls_are_bounded(site: Site) -> None:
+    async with site.listener, site.browser() as browser:
+        assert await works(browser)
+        opened = [await site.connect() for _ in range(MOST + 3)]
+        for reader, _ in opened[:4]:  # the browser has one of the places
+            assert await is_hung_up(reader)
+        assert await works(browser)
+        async with site.browser() as another:
+            assert await works(another)
+        assert not opened[-1][0].at_eof()
+        for _, writer in opened:
+            writer.close()
+
+
+async def test_connections_that_ask_nothing_after_tls_are_bounded(site: Site) -> None:
+    async with site.listener:
+        opened = [await site.connect(ssl=site.trust) for _ in range(MOST + 3)]
+        for reader, _ in opened[:3]:
+            assert await is_hung_up(reader)
+        async with site.browser() as browser:
+            assert await works(browser)
+        assert not opened[-1][0].at_eof()
+        for _, writer in opened:
+            writer.close()
+
+
+async def test_server_that_ends_closes_who_has_agreed_on_no_tls(site: Site) -> None:
+    async with site.listener, site.browser() as browser:
+        silent, writer = await site.connect()
+        assert await works(browser)  # so the server has accepted the one before
+    async with asyncio.timeout(1.0):  # a handshake may take five
+        assert await is_hung_up(silent)
+    writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"\x00" * 70_000])
+async def test_what_is_no_tls_is_hung_up(site: Site, sent: bytes) -> None:
+    async with site.listener, site.browser() as browser:
+        reader, writer = await site.connect()
+        writer.write(sent)
+        writer.write_eof()
+        await reader.read()  # an alert, or nothing
+        assert await works(browser)
+        writer.close()
