@@ -156,11 +156,12 @@ def _check_counts(document: Document, policy: PolicySpec | None) -> Iterator[Fin
     most = so.integer(document.value, so.MAX, so.MOST, so.DEFAULT_MAX)
     if least is None or most is None or least > most or policy is None:
         return  # invalid bounds are errors already
-    if policy.replicas.max > most:
-        problem = f"below replicas.max of the policy, which is {policy.replicas.max}"
-        if policy.replicas.min > most:
-            problem = f"below replicas.min of the policy, which is {policy.replicas.min}, so the count stays at {most}"
-        yield document.warning(so.MAX, problem, f"at least {policy.replicas.max}")
+    if policy.replicas.min > most:
+        problem = f"below replicas.min of the policy, which is {policy.replicas.min}, so the count stays at {most}"
+        yield document.warning(so.MAX, problem, f"at least {policy.replicas.min}")
+    elif policy.replicas.max > most and at(document.value, *so.MAX) is None:
+        problem = f"absent, which means {most}: below replicas.max of the policy, which is {policy.replicas.max}"
+        yield document.warning(so.MAX, problem, "a number, which holds where it is the tighter one")
     if policy.replicas.max < least:
         problem = f"above replicas.max of the policy, which is {policy.replicas.max}, so the count stays at {least}"
         yield document.warning(so.MIN, problem, f"at most {policy.replicas.max}")

@@ -204,7 +204,6 @@ def test_error_is_found_at_its_place(place: str, value: object, key: str, words:
         (f"{METADATA}.scalerAddress", "vllm-autoscaler-keda", "scalerAddress", "KEDA would dial 443, found 'vllm"),
         (f"{METADATA}.scalerAddress", "dns:///vllm-autoscaler-keda:grpc", "scalerAddress", "no port number"),
         ("spec.advanced.scalingModifiers", {"formula": "a"}, "scalingModifiers", "formula"),
-        ("spec.maxReplicaCount", 8, "maxReplicaCount", "below replicas.max of the policy, which is 16"),
         ("spec.fallback", {"failureThreshold": 3, "replicas": 0}, "fallback.replicas", "scales the workload to zero"),
         (f"{BEHAVIOR}.scaleUp.stabilizationWindowSeconds", 60, "scaleUp.stabilizationWindowSeconds", "waits"),
         (f"{BEHAVIOR}.scaleDown.stabilizationWindowSeconds", None, "stabilizationWindowSeconds", "which means 300"),
@@ -220,6 +219,22 @@ def test_warning_is_found_at_its_place(place: str, value: object, key: str, word
     (finding,) = findings(changed((place, value)))
     assert finding.severity is Severity.WARNING
     assert key in finding.key and words in str(finding) and finding.line > 0 and finding.allowed
+
+
+@pytest.mark.parametrize(
+    ("most", "policy", "words"),
+    [
+        (8, {}, None),  # the daemon knows it and decides at most 8
+        (None, {"max": "100"}, None),
+        (None, {"max": "101"}, "absent, which means 100: below replicas.max of the policy, which is 101"),
+        (101, {"max": "102"}, None),
+    ],
+)
+def test_maximum_warns_only_when_it_is_not_meant(most: int | None, policy: dict[str, str], words: str | None):
+    overrides = [(f"{METADATA}.replicas\\.{bound}", count) for bound, count in policy.items()]
+    found = findings(changed(("spec.maxReplicaCount", most), *overrides))
+    assert [finding.problem for finding in found] == ([words] if words else [])
+    assert all((finding.severity, finding.key) == (Severity.WARNING, "spec.maxReplicaCount") for finding in found)
 
 
 @pytest.mark.parametrize("address", ["dns:///vllm-autoscaler-keda:6000", "10.0.0.7:6000", "[fd00::7]:6000"])
@@ -261,9 +276,7 @@ def test_largest_policy_of_a_direction_counts():
 
 
 def test_warning_when_the_minimum_forbids_zero():
-    (_, finding) = findings(
-        changed(MAY_ZERO, (f"{METADATA}.policy", "batch"), ("spec.minReplicaCount", 1), ("spec.maxReplicaCount", 4))
-    )
+    (finding,) = findings(changed(MAY_ZERO, (f"{METADATA}.policy", "batch"), ("spec.minReplicaCount", 1)))
     assert "keeps the workload above zero" in finding.problem
 
 
@@ -272,7 +285,7 @@ def test_warning_when_bounds_and_policy_do_not_overlap():
     (finding,) = findings(low)
     assert (finding.severity, finding.key) == (Severity.WARNING, "spec.maxReplicaCount")
     assert finding.problem == "below replicas.min of the policy, which is 3, so the count stays at 2"
-    assert finding.allowed == "at least 16"
+    assert finding.allowed == "at least 3"
     high = changed((f"{METADATA}.replicas\\.max", "1"), ("spec.minReplicaCount", 2))
     (finding,) = findings(high)
     assert (finding.severity, finding.key) == (Severity.WARNING, "spec.minReplicaCount")
