@@ -15,6 +15,10 @@ from autoscaler.core.explain.format import seconds
 from autoscaler.ports import Unavailable
 
 TIMEOUT_S = 10.0
+ASK = (
+    "is the daemon running, and its port forwarded? In a cluster: "
+    "kubectl -n vllm-autoscaler port-forward svc/vllm-autoscaler 8080"
+)
 MAX_ANSWER_BYTES = 1 << 20  # an explanation without history has some 10,000
 NO_HISTORY = {"since": 2**53}
 LONGEST_S = 1e7  # a longer start is not believed
@@ -118,9 +122,9 @@ async def explanation(url: str, namespace: str, name: str, kind: str = "", timeo
         ):
             body = await _read(response)
     except TimeoutError as error:
-        raise Unavailable(f"no answer within {timeout_s:g} s from {public}; is the daemon running?") from error
+        raise Unavailable(f"no answer within {timeout_s:g} s from {public}; {ASK}") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise Unavailable(f"no answer from {public}: {_reason(error)}; is the daemon running?") from error
+        raise Unavailable(f"no answer from {public}: {_reason(error)}; {ASK}") from error
     answer = _decode(body) if body is not None else _ExplainAnswer()
     if answer.error:
         raise NoExplanation(_printable(f"{public}: {answer.error}"))
