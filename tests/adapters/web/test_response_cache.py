@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from autoscaler.adapters.web.response_cache import MAX_KEPT, MAX_PENDING, Body, Busy, ResponseCache
+from tests.harness.process import eventually
 
 
 class Maker:
@@ -42,12 +43,19 @@ async def test_a_body_is_made_again_when_it_is_another_or_old(change: str):
 
 
 async def test_requests_are_refused_when_too_many_differ():
-    answers, make = ResponseCache(), Maker()
+    answers, make = ResponseCache(), Maker(took_s=0.0)
     asked = (answers.body(number, 1, make) for number in range(MAX_PENDING + 10))
     got = await asyncio.gather(*asked, return_exceptions=True)
     assert any(isinstance(each, Busy) for each in got)
     assert all(isinstance(each, Busy | Body) for each in got)
-    assert (await answers.body("later", 1, make)).zipped, "it goes on after that"
+
+    async def later() -> Body | None:
+        try:
+            return await answers.body("later", 1, make)
+        except Busy:  # on a busy machine those before it still wait
+            return None
+
+    await eventually(later, "it goes on after that")
 
 
 async def test_all_requests_for_a_body_fail_when_it_cannot_be_made():
