@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-lab test-long test-keda mutants cases lint types contracts site image bench envtest keda helm versitygw debian clean
+.PHONY: help demo test test-unit test-lab test-long test-busy test-keda mutants cases lint types contracts site image bench envtest keda helm versitygw debian clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ test-lab: .venv/installed-dev debian ## run the tests of the laboratory, its eng
 test-long: .venv/installed-dev debian envtest helm versitygw ## run studies, cost limits and properties with many examples
 	@exec .venv/bin/pytest -m '(long or hypothesis) and not keda' --hypothesis-profile long --timeout 3600 \
 	  $(or $(TEST_ARGS),$(BY_FILE) $(ONE_MORE))
+
+test-busy: .venv/installed-dev debian envtest helm versitygw ## run the tests of servers as on a busy machine, where all come late at random
+	@exec .venv/bin/pytest -p tests.harness.busy \
+	  $(or $(TEST_ARGS),-m 'integration and not keda and not long' $(BY_FILE) $(TWO_MORE))
 
 test-keda: .venv/installed-dev debian envtest keda ## run the tests with a real KEDA, three minutes
 	@exec .venv/bin/pytest -m keda $(or $(TEST_ARGS),tests/keda)
