@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 
 import click
 
+AGAIN_S = 0.01
+
 
 def run_to_end(work: Coroutine[Any, Any, int | None], *, endless: bool) -> None:
     """Run to the end and exit. Ctrl-C and SIGTERM end it cleanly. endless: a signal is the normal end."""
@@ -39,12 +41,21 @@ def run_interruptibly(work: Callable[[], int]) -> None:
 
     def end(number: int, _frame: object) -> None:
         nonlocal received
-        received = number
+        received = received if number == signal.SIGALRM else number
         raise KeyboardInterrupt
+
+    def end_later(dropped: sys.UnraisableHookArgs) -> None:
+        """Raise it once more: Python drops what is raised in a destructor."""
+        if received and dropped.exc_type is KeyboardInterrupt:
+            signal.signal(signal.SIGALRM, end)
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        else:
+            hook(dropped)
 
     main = threading.current_thread() is threading.main_thread()  # only the main thread may set signal handlers
     numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
     before = [signal.signal(number, end) for number in numbers]
+    hook, sys.unraisablehook = sys.unraisablehook, end_later
     try:
         code = _run_reporting_errors(work)
     except (KeyboardInterrupt, SystemError):  # compiled code turns the former into the latter
@@ -52,6 +63,7 @@ def run_interruptibly(work: Callable[[], int]) -> None:
             raise
         code = 128 + received
     finally:
+        sys.unraisablehook = hook
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
     sys.exit(code)

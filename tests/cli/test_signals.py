@@ -106,3 +106,23 @@ run_interruptibly(
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGTERM, "")
+
+
+@pytest.mark.parametrize("where", ["def __del__(self): kill()", "def __init__(self): weakref.finalize(self, kill)"])
+def test_a_signal_that_comes_in_a_destructor_ends_it_as_well(where: str) -> None:
+    """Python drops an exception that is raised in one."""
+    program = f"""
+import os, signal, time, weakref
+from autoscaler.cli.process import run_interruptibly
+
+def kill():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0)
+
+class Dropped:
+    {where}
+
+run_interruptibly(lambda: bool(Dropped()) and time.sleep(60))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGTERM, "")
