@@ -61,15 +61,19 @@ class Listener:
     async def __aexit__(self, *_: object) -> None:
         self.close()
         await asyncio.sleep(0)  # so that connections accepted before are known
+        if self._server is not None:
+            self._server.close()  # not sooner: asyncio forgets connections that it accepted just before
         for handshake in [*self._handshakes]:
             await handshake.abort()
         await self._runner.cleanup()
 
     def close(self) -> None:
         """Accept no more connections."""
+        if self._server is None or self._is_closed:
+            return
         self._is_closed = True
-        if self._server is not None:
-            self._server.close()
+        for listening in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listening)
 
     @property
     def port(self) -> int:

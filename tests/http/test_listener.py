@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,20 @@ async def test_server_that_ends_closes_who_has_agreed_on_no_tls(site: Site) -> N
     async with asyncio.timeout(1.0):  # a handshake may take five
         assert await is_hung_up(silent)
     writer.close()
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_server_that_ends_closes_whom_it_has_just_accepted(site: Site, turns: int) -> None:
+    loop = asyncio.get_running_loop()
+    async with site.listener:
+        clients = [socket.create_connection(("127.0.0.1", site.listener.port)) for _ in range(3)]
+        for _ in range(turns):  # of the event loop: accepted, then made known
+            await asyncio.sleep(0)
+    for client in clients:
+        with client:
+            client.setblocking(False)
+            with suppress(ConnectionResetError):
+                assert await loop.sock_recv(client, 1) == b""
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"\x00" * 70_000])
