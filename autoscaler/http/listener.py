@@ -1,7 +1,9 @@
 """One HTTP server from its port to its last answer, for all servers of the project.
 
 Whoever reaches a port can open connections and send nothing. At the limit one is closed for each that comes: the oldest
-that has not agreed on TLS, else the oldest without a request in progress. So such a client locks out nobody.
+without a request in progress, or the oldest that has not agreed on TLS if there are more of those. So such a client
+locks out nobody, and new connections do not close one another while others are idle. A closed connection whose client
+does not take its last bytes is cut off at the limit.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class Listener:
         address: tuple[str, int],
         most: int,
         tls: ssl.SSLContext | None = None,
-        connection: type[web.RequestHandler] = web.RequestHandler,
+        connection: type[ClientConnection] | None = None,
         **options: Any,
     ) -> None:
         """address: host and port; "": all hosts, 0: any port that is free. most: connections at once.
@@ -41,7 +43,7 @@ class Listener:
         self._tls = tls
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
         self._most = most
-        self._connection = connection
+        self._connection = connection or ClientConnection
         self._options = options
         self._answering: set[asyncio.BaseProtocol] = set()  # connections with a request in progress
         self._handshakes: dict[_Handshake, None] = {}  # oldest first
@@ -97,24 +99,57 @@ class Listener:
         if server is None or self._is_closed or not self._has_room(server):
             return _HangUp()
         loop = asyncio.get_running_loop()
-        connection = self._connection(server, loop=loop, access_log=None, lingering_time=1.0, **self._options)  # type: ignore[arg-type]
+        connection = self._connection(server, loop=loop, access_log=None, lingering_time=1.0, **self._options)
         return connection if self._tls is None else _Handshake(self._tls, connection, self._handshakes)
 
     def _has_room(self, server: web.Server) -> bool:
         """Return whether one more connection may stay. At the limit, close another for it if one may be closed."""
-        connections = server.connections  # oldest first
+        # Oldest first. Connections that were cut off are still listed for a moment.
+        connections = [
+            each for each in server.connections if isinstance(each, ClientConnection) and not each.is_cut_off
+        ]
         if len(connections) + len(self._handshakes) < self._most:
             return True
-        if self._handshakes:
-            next(iter(self._handshakes)).close()
+        waiting = [each for each in connections if each not in self._answering]
+        idle = [each for each in waiting if each.transport is not None]
+        closed = [each for each in waiting if each.transport is None]  # their clients have not yet read to the end
+        for each in closed:
+            each.cut_off()
+        if len(connections) - len(closed) + len(self._handshakes) < self._most:
             return True
-        # Closed connections, without a transport, are still listed for a moment.
-        idle = (each for each in connections if each.transport is not None and each not in self._answering)
-        oldest = next(idle, None)
-        if oldest is None:
+        if len(self._handshakes) > len(idle):
+            next(iter(self._handshakes)).close()
+        elif idle:
+            idle[0].force_close()
+        else:
             return False
-        oldest.force_close()
         return True
+
+
+class ClientConnection(web.RequestHandler):
+    """A connection that can be closed without its client's help."""
+
+    __slots__ = ("_kept_transport", "is_cut_off")
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._kept_transport: asyncio.Transport | None = None  # `transport` is None once closing has begun
+        self.is_cut_off = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._kept_transport = transport
+        super().connection_made(transport)
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self._kept_transport = None
+        super().connection_lost(error)
+
+    def cut_off(self) -> None:
+        """Close at once, even if the client has not read everything."""
+        self.is_cut_off = True
+        if self._kept_transport is not None:
+            self._kept_transport.abort()
 
 
 class _Handshake(asyncio.Protocol):

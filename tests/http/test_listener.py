@@ -6,9 +6,9 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import pytest
@@ -19,6 +19,7 @@ from tests.harness.certificates import Certificates
 from tests.harness.process import PATIENCE_S
 
 MOST = 8
+LONG_BYTES = 16 << 20  # more than the kernel keeps for a connection
 
 
 async def _answer(_: web.Request) -> web.Response:
@@ -46,6 +47,53 @@ class Site:
         connector = aiohttp.TCPConnector(ssl=self.trust)
         async with aiohttp.ClientSession(f"https://127.0.0.1:{self.listener.port}", connector=connector) as browser:
             yield browser
+
+
+class RudeClient:
+    """Reads only the answer that it waits for, so it does not take part in the end of a connection."""
+
+    def __init__(self, site: Site) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = site.trust.wrap_bio(self._incoming, self._outgoing, server_hostname="127.0.0.1")
+        self._address = "127.0.0.1", site.listener.port
+        self._socket = socket.socket()
+        self._socket.setblocking(False)
+
+    async def __aenter__(self) -> Self:
+        """Connect, up to the last step of the handshake, which is sent with the next bytes."""
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(self._socket, self._address)
+        while True:
+            try:
+                self._tls.do_handshake()
+                return self
+            except ssl.SSLWantReadError:
+                await loop.sock_sendall(self._socket, self._outgoing.read())
+                await self._receive()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._socket.close()
+
+    async def send(self, sent: bytes) -> None:
+        self._tls.write(sent)
+        await asyncio.get_running_loop().sock_sendall(self._socket, self._outgoing.read())
+
+    async def ask(self) -> None:
+        """Send a request, and expect its answer."""
+        await self.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b"works"):
+            try:
+                part = self._tls.read()
+                assert part, "the server has closed the connection"
+                answer += part
+            except ssl.SSLWantReadError:
+                await self._receive()
+
+    async def _receive(self) -> None:
+        received = await asyncio.get_running_loop().sock_recv(self._socket, 1 << 16)
+        assert received, "the server has hung up"
+        self._incoming.write(received)
 
 
 @pytest.fixture
@@ -118,3 +166,42 @@ async def test_what_is_no_tls_is_hung_up(site: Site, sent: bytes) -> None:
         await reader.read()  # an alert, or nothing
         assert await works(browser)
         writer.close()
+
+
+async def test_new_connections_do_not_close_one_another_when_others_are_idle(site: Site) -> None:
+    async with site.listener, AsyncExitStack() as opened:
+        for _ in range(MOST):
+            await (await opened.enter_async_context(RudeClient(site))).ask()
+        newcomers = [await opened.enter_async_context(RudeClient(site)) for _ in range(3)]
+        for newcomer in newcomers:  # all have begun their handshake, and end it now
+            await newcomer.ask()
+
+
+async def test_clients_that_ignore_the_end_of_a_connection_lock_out_nobody_when_tls(site: Site) -> None:
+    async with site.listener, AsyncExitStack() as opened:
+        for _ in range(MOST):
+            await (await opened.enter_async_context(RudeClient(site))).ask()
+        for _ in range(3 * MOST):
+            async with site.browser() as browser:
+                assert await works(browser)
+
+
+async def test_clients_that_ignore_the_end_of_a_connection_lock_out_nobody_when_not_tls() -> None:
+    asked = asyncio.Semaphore(0)
+
+    async def answer_long(_: web.Request) -> web.Response:
+        asked.release()
+        return web.Response(body=bytes(LONG_BYTES))
+
+    app = web.Application()
+    app.router.add_get("/", _answer)
+    app.router.add_get("/long", answer_long)
+    async with Listener(app, ("127.0.0.1", 0), MOST) as listener, AsyncExitStack() as opened:
+        for _ in range(MOST):
+            deaf = opened.enter_context(socket.create_connection(("127.0.0.1", listener.port)))
+            deaf.sendall(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+        for _ in range(MOST):
+            await asked.acquire()
+        for _ in range(3 * MOST):
+            async with aiohttp.ClientSession(f"http://127.0.0.1:{listener.port}") as browser:
+                assert await works(browser)

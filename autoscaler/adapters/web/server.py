@@ -53,7 +53,7 @@ from autoscaler.adapters.web.table import SORTABLE, Table
 from autoscaler.adapters.web.weights import rows as weights_rows
 from autoscaler.adapters.web.weights import summary as weights_summary
 from autoscaler.config.settings import HttpSettings
-from autoscaler.http.listener import Listener
+from autoscaler.http.listener import ClientConnection, Listener
 from autoscaler.ports import Unavailable
 
 MAX_CONNECTIONS = 512
@@ -387,7 +387,7 @@ class HttpServer:
         return await self._stream.serve(request)
 
 
-class _Connection(web.RequestHandler):
+class _Connection(ClientConnection):
     """A connection whose protocol errors are answered and not logged."""
 
     __slots__ = ()
