@@ -160,6 +160,7 @@ class _Handshake(asyncio.Protocol):
         self._tls = tls
         self._connection = connection
         self._underway = underway
+        self._early: list[bytes] = []  # what came together with the end of the handshake
         self._transport: asyncio.Transport
         self._task: asyncio.Task[None]
 
@@ -170,20 +171,26 @@ class _Handshake(asyncio.Protocol):
         self._underway[self] = None
         self._task = asyncio.create_task(self._agree())
 
+    def data_received(self, data: bytes) -> None:
+        self._early.append(data)
+
     async def _agree(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             if self._transport.is_closing():
                 return
             secured = await loop.start_tls(
-                self._transport, self._connection, self._tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
+                self._transport, self, self._tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
             )
         except OSError:  # among them the errors of TLS
             return
         finally:
             self._underway.pop(self, None)
         if secured is not None:  # the other side has not hung up
+            secured.set_protocol(self._connection)
             self._connection.connection_made(secured)
+            if self._early:  # a connection that knows its transport reads no faster than it answers
+                self._connection.data_received(b"".join(self._early))
 
     def close(self) -> None:
         """Hang up at once."""

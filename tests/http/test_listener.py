@@ -36,8 +36,14 @@ class Site:
         context.load_cert_chain(pair.certificate, pair.key)
         app = web.Application()
         app.router.add_get("/", _answer)
+        app.router.add_get("/later", self._answer_later)
+        self.late = asyncio.Event()
         self.listener = Listener(app, ("127.0.0.1", 0), MOST, context)
         self.trust = ssl.create_default_context(cafile=certificates.ca)
+
+    async def _answer_later(self, request: web.Request) -> web.Response:
+        await self.late.wait()
+        return await _answer(request)
 
     async def connect(self, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.listener.port, **options)
@@ -205,3 +211,14 @@ async def test_clients_that_ignore_the_end_of_a_connection_lock_out_nobody_when_
         for _ in range(3 * MOST):
             async with aiohttp.ClientSession(f"http://127.0.0.1:{listener.port}") as browser:
                 assert await works(browser)
+
+
+async def test_requests_are_read_no_faster_than_answered_when_the_first_end_the_handshake(site: Site) -> None:
+    request = b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with site.listener, RudeClient(site) as client:
+        await client.send(request * 300)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2.0):
+                for _ in range(64):  # 16 MB
+                    await client.send(request * 7_000)
+        site.late.set()
