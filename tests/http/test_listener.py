@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from autoscaler.http.listener import Listener
+from autoscaler.http.listener import HANDSHAKE_S, Listener
 from tests.harness.certificates import Certificates
 from tests.harness.process import PATIENCE_S
 
@@ -144,7 +144,7 @@ async def test_server_that_ends_closes_who_has_agreed_on_no_tls(site: Site) -> N
     async with site.listener, site.browser() as browser:
         silent, writer = await site.connect()
         assert await works(browser)  # so the server has accepted the one before
-    async with asyncio.timeout(1.0):  # a handshake may take five
+    async with asyncio.timeout(HANDSHAKE_S - 1):
         assert await is_hung_up(silent)
     writer.close()
 
