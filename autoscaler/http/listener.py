@@ -17,9 +17,9 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from autoscaler.http.accept import Handshake, HangUp, stop_accepting
 from autoscaler.ports import CannotServe
 
-HANDSHAKE_S = 5.0
 SHUTDOWN_S = 2.0  # for answers in progress when it ends
 
 
@@ -46,7 +46,7 @@ class Listener:
         self._connection = connection or ClientConnection
         self._options = options
         self._answering: set[asyncio.BaseProtocol] = set()  # connections with a request in progress
-        self._handshakes: dict[_Handshake, None] = {}  # oldest first
+        self._handshakes: dict[Handshake, None] = {}  # oldest first
         self._server: asyncio.Server | None = None
         self._is_closed = False
 
@@ -74,8 +74,7 @@ class Listener:
         if self._server is None or self._is_closed:
             return
         self._is_closed = True
-        for listening in self._server.sockets:
-            asyncio.get_running_loop().remove_reader(listening)
+        stop_accepting(self._server)
 
     @property
     def port(self) -> int:
@@ -97,10 +96,10 @@ class Listener:
     def _accept(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         if server is None or self._is_closed or not self._has_room(server):
-            return _HangUp()
+            return HangUp()
         loop = asyncio.get_running_loop()
         connection = self._connection(server, loop=loop, access_log=None, lingering_time=1.0, **self._options)
-        return connection if self._tls is None else _Handshake(self._tls, connection, self._handshakes)
+        return connection if self._tls is None else Handshake(self._tls, connection, self._handshakes)
 
     def _has_room(self, server: web.Server) -> bool:
         """Return whether one more connection may stay. At the limit, close another for it if one may be closed."""
@@ -150,62 +149,6 @@ class ClientConnection(web.RequestHandler):
         self.is_cut_off = True
         if self._kept_transport is not None:
             self._kept_transport.abort()
-
-
-class _Handshake(asyncio.Protocol):
-    """A connection until both sides have agreed on TLS. asyncio's own servers tell nobody of these."""
-
-    def __init__(self, tls: ssl.SSLContext, connection: web.RequestHandler, underway: dict[_Handshake, None]) -> None:
-        """connection: gets the transport afterwards. underway: holds this object for as long as it may be closed."""
-        self._tls = tls
-        self._connection = connection
-        self._underway = underway
-        self._early: list[bytes] = []  # what came together with the end of the handshake
-        self._transport: asyncio.Transport
-        self._task: asyncio.Task[None]
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.pause_reading()  # until TLS reads
-        self._transport = transport
-        self._underway[self] = None
-        self._task = asyncio.create_task(self._agree())
-
-    def data_received(self, data: bytes) -> None:
-        self._early.append(data)
-
-    async def _agree(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            if self._transport.is_closing():
-                return
-            secured = await loop.start_tls(
-                self._transport, self, self._tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
-            )
-        except OSError:  # among them the errors of TLS
-            return
-        finally:
-            self._underway.pop(self, None)
-        if secured is not None:  # the other side has not hung up
-            secured.set_protocol(self._connection)
-            self._connection.connection_made(secured)
-            if self._early:  # a connection that knows its transport reads no faster than it answers
-                self._connection.data_received(b"".join(self._early))
-
-    def close(self) -> None:
-        """Hang up at once."""
-        self._underway.pop(self, None)
-        self._transport.abort()
-
-    async def abort(self) -> None:
-        """Hang up, and return when the connection is closed."""
-        self.close()
-        await self._task
-
-
-class _HangUp(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> str:

@@ -14,7 +14,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from autoscaler.http.listener import HANDSHAKE_S, Listener
+from autoscaler.http.accept import HANDSHAKE_S
+from autoscaler.http.listener import Listener
 from tests.harness.certificates import Certificates
 from tests.harness.process import PATIENCE_S
 

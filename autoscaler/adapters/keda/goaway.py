@@ -17,12 +17,13 @@ import socket
 import ssl
 from contextlib import suppress
 
+from autoscaler.http.accept import HANDSHAKE_S, Handshake, HangUp, stop_accepting
+
 DELAY_S = 0.5  # before SETTINGS; each connection costs both sides a handshake
 ACKNOWLEDGE_S = 1.0  # for the peer to acknowledge SETTINGS
 CLOSE_S = 1.0  # for the peer to close the connection, so that it reads GOAWAY and no reset
 RELEASE_S = 0.1  # for the next server to bind the port: after a refused connection gRPC waits for a second
 MAX_CONNECTIONS = 1024  # KEDA has one for each address and TLS setting; more are closed at once
-TLS_S = 5.0  # for the TLS handshake
 WILDCARDS = ("0.0.0.0", "::")
 READ_BYTES = 1 << 16
 
@@ -34,10 +35,13 @@ GOAWAY = b"\0\0\x08" + b"\x07" + b"\0" + b"\0\0\0\0" + b"\0\0\0\0" + b"\0\0\0\0"
 class GoAwayServer:
     """One listening port, from binding it to closing it."""
 
-    def __init__(self, delay_s: float, acknowledge_s: float) -> None:
+    def __init__(self, tls: ssl.SSLContext | None, delay_s: float, acknowledge_s: float, handshake_s: float) -> None:
+        self._tls = tls
+        self._handshake_s = handshake_s
         self._delay_s, self._acknowledge_s = delay_s, acknowledge_s
         self._stopping = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[Handshake, None] = {}  # oldest first
         self._server: asyncio.Server | None = None
 
     @classmethod
@@ -48,27 +52,37 @@ class GoAwayServer:
         tls: ssl.SSLContext | None,
         delay_s: float = DELAY_S,
         acknowledge_s: float = ACKNOWLEDGE_S,
+        handshake_s: float = HANDSHAKE_S,
     ) -> GoAwayServer:
         """Bind and listen. Raises OSError."""
-        server = cls(delay_s, acknowledge_s)
-        server._server = await asyncio.start_server(
-            server._accept, sock=_listener(host, port), ssl=tls, ssl_handshake_timeout=TLS_S if tls else None
-        )
+        server = cls(tls, delay_s, acknowledge_s, handshake_s)
+        server._server = await asyncio.get_running_loop().create_server(server._accept, sock=_listener(host, port))
         return server
 
     async def stop(self, grace_s: float) -> None:
         """Free the port at once. End the open connections shortly after, when another server may have bound it."""
         if self._server:
+            stop_accepting(self._server)
+            await asyncio.sleep(0)
             self._server.close()
         await asyncio.sleep(min(grace_s, RELEASE_S))
         self._stopping.set()
+        for handshake in [*self._handshakes]:
+            await handshake.abort()
         if self._connections:
             await asyncio.wait(self._connections)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= MAX_CONNECTIONS:
-            writer.transport.abort()
-            return
+    def _accept(self) -> asyncio.BaseProtocol:
+        if len(self._connections) + len(self._handshakes) >= MAX_CONNECTIONS:
+            if not self._handshakes:
+                return HangUp()
+            next(iter(self._handshakes)).close()
+        connection = asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._connected)
+        if self._tls is None:
+            return connection
+        return Handshake(self._tls, connection, self._handshakes, self._handshake_s)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._send_goaway(reader, writer), name="keda-goaway")
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)

@@ -196,7 +196,8 @@ class KedaServer:
         before, self._listening, self._role = self._listening, None, None
         freeing = asyncio.create_task(before.stop(self._grace_s), name="keda-port") if before else None
         try:
-            await asyncio.sleep(0)  # this is enough to close a GoAwayServer
+            for _ in range(2):
+                await asyncio.sleep(0)  # this is enough to close a GoAwayServer
             while freeing and not freeing.done() and _bind_problem(self._settings.host, self._port):  # noqa: ASYNC110
                 await asyncio.sleep(BIND_S)
             self._listening, self._role = await self._listen(role), role

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from autoscaler.adapters.keda.goaway import ACKNOWLEDGE_S, DELAY_S, MAX_CONNECTIONS, GoAwayServer
 from autoscaler.adapters.keda.tls import RotatingCertificates
 from autoscaler.config.settings import TlsFiles
+from autoscaler.http.accept import HANDSHAKE_S
 from tests.harness.certificates import Certificates
 from tests.harness.process import PATIENCE_S, free_port
 
@@ -21,12 +22,20 @@ ACKNOWLEDGEMENT = b"\x00\x00\x00\x04\x01\x00\x00\x00\x00"
 SETTINGS, GOAWAY = 0x4, 0x7
 
 
+def context(certificates: Certificates) -> ssl.SSLContext:
+    pair = certificates.issue("localhost")
+    return RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key)).context()
+
+
 @asynccontextmanager
 async def opened(
-    tls: ssl.SSLContext | None = None, delay_s: float = DELAY_S, acknowledge_s: float = ACKNOWLEDGE_S
+    tls: ssl.SSLContext | None = None,
+    delay_s: float = DELAY_S,
+    acknowledge_s: float = ACKNOWLEDGE_S,
+    handshake_s: float = HANDSHAKE_S,
 ) -> AsyncIterator[tuple[GoAwayServer, int]]:
     port = free_port()
-    server = await GoAwayServer.start(HERE, port, tls, delay_s, acknowledge_s)
+    server = await GoAwayServer.start(HERE, port, tls, delay_s, acknowledge_s, handshake_s)
     try:
         yield server, port
     finally:
@@ -100,22 +109,39 @@ async def test_connection_is_closed_when_the_peer_ignores_goaway():
 
 
 @pytest.mark.slow
-async def test_connections_beyond_the_limit_are_closed_at_once():
-    async with opened(delay_s=2 * PATIENCE_S) as (_, port):
+@pytest.mark.parametrize("secured", [False, True])
+async def test_connections_beyond_the_limit_are_closed_at_once(certificates: Certificates, secured: bool):
+    tls, long_s = context(certificates) if secured else None, 2 * PATIENCE_S
+    async with opened(tls, delay_s=long_s, handshake_s=long_s) as (_, port):
         with ExitStack() as stack:
+            silent = []
             for _ in range(MAX_CONNECTIONS + 1):
-                one = stack.enter_context(socket.socket())
-                one.setblocking(False)
-                await asyncio.get_running_loop().sock_connect(one, (HERE, port))
-            assert await asyncio.get_running_loop().sock_recv(one, 1) == b""
+                silent.append(stack.enter_context(socket.socket()))
+                silent[-1].setblocking(False)
+                await asyncio.get_running_loop().sock_connect(silent[-1], (HERE, port))
+            gives_way = silent[0 if secured else -1]  # whoever says nothing in TLS locks out nobody
+            async with asyncio.timeout(PATIENCE_S):
+                assert await asyncio.get_running_loop().sock_recv(gives_way, 1) == b""
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_silent_connections_end_when_the_server_stops(certificates: Certificates, turns: int):
+    """Also those that were accepted just before: asyncio forgets them."""
+    async with opened(context(certificates), handshake_s=2 * PATIENCE_S) as (_, port):
+        clients = [socket.create_connection((HERE, port)) for _ in range(3)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    for client in clients:
+        with client, suppress(ConnectionResetError):
+            client.setblocking(False)
+            async with asyncio.timeout(PATIENCE_S):
+                assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
 
 
 async def test_tls_client_gets_goaway_and_new_certificates(certificates: Certificates):
-    pair = certificates.issue("localhost")
-    rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key))
     trust = ssl.create_default_context(cafile=certificates.ca)
     trust.set_alpn_protocols(["h2"])
-    async with opened(rotating.context()) as (_, port):
+    async with opened(context(certificates)) as (_, port):
         ends = []
         for _ in range(2):
             reader, writer = await asyncio.open_connection(HERE, port, ssl=trust, server_hostname="localhost")
@@ -130,10 +156,8 @@ async def test_tls_client_gets_goaway_and_new_certificates(certificates: Certifi
 
 
 async def test_peer_without_tls_does_not_affect_others(certificates: Certificates):
-    pair = certificates.issue("localhost")
-    rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key))
     trust = ssl.create_default_context(cafile=certificates.ca)
-    async with opened(rotating.context()) as (_, port):
+    async with opened(context(certificates)) as (_, port):
         reader, writer = await asyncio.open_connection(HERE, port)
         writer.write(HELLO)
         assert SETTINGS not in await reader.read()
