@@ -26,6 +26,12 @@ def hub() -> Iterator[FakeHub]:
         yield served
 
 
+def moved(urls: list[str]) -> dict[str, float]:
+    """Return the bytes that agents received from others, and sent to them."""
+    seen = [values(url) for url in urls]
+    return {way: sum(each[f"{PEER}_{way}_bytes_total"] for each in seen) for way in ("received", "sent")}
+
+
 @pytest.mark.slow
 def test_agents_that_start_together_share_a_model(tmp_path: Path, hub: FakeHub) -> None:
     wishes, token = tmp_path / "wishes.yaml", tmp_path / "token"
@@ -36,17 +42,16 @@ def test_agents_that_start_together_share_a_model(tmp_path: Path, hub: FakeHub) 
     with ExitStack() as stack:
         urls = []
         for number, port in enumerate(ports):
-            shared = ["--peer-host", "127.0.0.1", "--peer-port", str(port), "--peer-token-file", token]
+            peer = ["--peer-host", "127.0.0.1", "--peer-port", str(port), "--peer-token-file", token]
             root = tmp_path / str(number)
-            urls.append(stack.enter_context(agent(root, hub, "--wishes", wishes, *shared, *others)))
+            urls.append(stack.enter_context(agent(root, hub, "--wishes", wishes, *peer, *others)))
         ready = 'vllm_autoscaler_weights_agent_models{state="ready"}'
         for url in urls:
             until(lambda url=url: values(url)[ready] == 1)
-        seen = [values(url) for url in urls]
-    size = sum(map(len, hub.files.values()))
+        size = sum(map(len, hub.files.values()))
+        shared = 3 * size - sum(hub.sent.values())
+        until(lambda: moved(urls) == {"received": shared, "sent": shared})  # a sender counts a moment later
     assert sum(hub.sent.values()) <= 2 * size
-    received, sent = (sum(each[f"{PEER}_{way}_bytes_total"] for each in seen) for way in ("received", "sent"))
-    assert received == sent == 3 * size - sum(hub.sent.values())
     for number in range(3):
         assert contents(Path(run("ls", "--root", tmp_path / str(number)).stdout.split()[-1])) == hub.files
 
