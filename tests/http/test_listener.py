@@ -175,7 +175,7 @@ async def test_what_is_no_tls_is_hung_up(site: Site, sent: bytes) -> None:
         writer.close()
 
 
-async def test_new_connections_do_not_close_one_another_when_others_are_idle(site: Site) -> None:
+async def test_newcomers_do_not_close_one_another_when_others_are_idle(site: Site) -> None:
     async with site.listener, AsyncExitStack() as opened:
         for _ in range(MOST):
             await (await opened.enter_async_context(RudeClient(site))).ask()
@@ -184,7 +184,7 @@ async def test_new_connections_do_not_close_one_another_when_others_are_idle(sit
             await newcomer.ask()
 
 
-async def test_clients_that_ignore_the_end_of_a_connection_lock_out_nobody_when_tls(site: Site) -> None:
+async def test_who_ignores_the_end_of_tls_locks_out_nobody(site: Site) -> None:
     async with site.listener, AsyncExitStack() as opened:
         for _ in range(MOST):
             await (await opened.enter_async_context(RudeClient(site))).ask()
@@ -193,7 +193,7 @@ async def test_clients_that_ignore_the_end_of_a_connection_lock_out_nobody_when_
                 assert await works(browser)
 
 
-async def test_clients_that_ignore_the_end_of_a_connection_lock_out_nobody_when_not_tls() -> None:
+async def test_who_leaves_an_answer_unread_locks_out_nobody() -> None:
     asked = asyncio.Semaphore(0)
 
     async def answer_long(_: web.Request) -> web.Response:
@@ -214,7 +214,7 @@ async def test_clients_that_ignore_the_end_of_a_connection_lock_out_nobody_when_
                 assert await works(browser)
 
 
-async def test_requests_are_read_no_faster_than_answered_when_the_first_end_the_handshake(site: Site) -> None:
+async def test_requests_with_the_end_of_tls_are_read_as_answered(site: Site) -> None:
     request = b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n"
     async with site.listener, RudeClient(site) as client:
         await client.send(request * 300)
